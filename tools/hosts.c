@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hosts: ranks of one machine as if on several. */
+/* hosts: treats ranks of one machine as if they were on several hosts. */
 #include <stdio.h>
 #include <string.h>
 

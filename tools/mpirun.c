@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpirun: ranks of the backend mpi are started by MPI's own launcher, the one
- * that belongs to the plugin; OARSONG_MPIRUN names another, with its options.
+/* mpirun: starts ranks of the backend mpi by MPI's own launcher, the one that
+ * belongs to the plugin; OARSONG_MPIRUN names another, with its options.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -33,8 +33,8 @@ int tool_wants_mpirun(const char *backend)
     return is_mpi(backend) && !tool_under_mpirun(backend);
 }
 
-/* More ranks than cores are meant; and root, who is asked twice, means it. */
-static void calm_open_mpi(void)
+/* Tells Open MPI to allow more ranks than cores, and root. */
+static void allow_root(void)
 {
     static const char *const always[][2] = {
         { "OMPI_MCA_rmaps_base_oversubscribe", "1" },
@@ -109,7 +109,7 @@ static void be_launcher(const char *version, int ranks, char *const *args)
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
 
     find_names(version, text, names);
-    calm_open_mpi();
+    allow_root();
     if (length > 0)
         become(names, ranks, program, args);
     fprintf(stderr,

@@ -6,19 +6,19 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct form {
+typedef struct float_form {
     int digits; /* of the significand, after the point */
     int least;  /* exponent of the smallest normal number */
     int most;   /* exponent of the largest number */
-} form;
+} float_form;
 
-static form form_of(oar_dtype dtype)
+static float_form form_of(oar_dtype dtype)
 {
     switch (dtype) {
-    case OAR_F64: return (form){ 52, -1022, 1023 };
-    case OAR_F16: return (form){ 10, -14, 15 };
-    case OAR_BF16: return (form){ 7, -126, 127 };
-    default: return (form){ 23, -126, 127 };
+    case OAR_F64: return (float_form){ 52, -1022, 1023 };
+    case OAR_F16: return (float_form){ 10, -14, 15 };
+    case OAR_BF16: return (float_form){ 7, -126, 127 };
+    default: return (float_form){ 23, -126, 127 };
     }
 }
 
@@ -50,7 +50,7 @@ int float_digits(oar_dtype dtype)
 
 double float_ulp(oar_dtype dtype, double at)
 {
-    form f = form_of(dtype);
+    float_form f = form_of(dtype);
     int exponent = exponent_of(at);
 
     if (exponent < f.least)
@@ -65,7 +65,7 @@ double float_ulp(oar_dtype dtype, double at)
 /* To nearest, ties to even: of a number too small or too large to be normal. */
 static double rounded_slowly(oar_dtype dtype, double value)
 {
-    form f = form_of(dtype);
+    float_form f = form_of(dtype);
     double unit = float_ulp(dtype, value);
     double most = ldexp(2 - ldexp(1, -f.digits), f.most);
 
@@ -77,7 +77,7 @@ static double rounded_slowly(oar_dtype dtype, double value)
 
 double float_rounded(oar_dtype dtype, double value)
 {
-    form f = form_of(dtype);
+    float_form f = form_of(dtype);
     int exponent = exponent_of(value), spare = 52 - f.digits;
     uint64_t bits = bits_of(value);
 

@@ -18,7 +18,7 @@ static const struct {
     { "run", tool_run, "-n N PROGRAM ARGS...",
       "start N ranks on this machine" },
     { "autopsy", tool_autopsy, "DIR [--json]",
-      "what a job did last, from the boxes its ranks left" },
+      "what a job did last, from its recorder files" },
     { "bench", tool_bench, "KIND [options]", "time a collective, or messages" },
     { "conform", tool_conform, "[options]",
       "the whole matrix on a backend, every value checked" },

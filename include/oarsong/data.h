@@ -18,6 +18,17 @@ OAR_API oar_status oar_tokenizer_bytes(oar_tokenizer **tokenizer);
  * malformed bytes are OAR_E_DATA, an empty text OAR_E_ARG. */
 OAR_API oar_status oar_tokenizer_characters(const char *text, size_t bytes,
                                             oar_tokenizer **tokenizer);
+/* Byte pairs, as GPT-2 has them, from vocab.json and merges.txt in Hugging
+ * Face's format, at most 16 MiB each. Every text can be encoded, whatever its
+ * bytes are, and decoding gives the same bytes again. "<|endoftext|>" in a text
+ * is encoded as any other text is: its own token comes only from
+ * oar_tokenizer_find. Where several pairs could be merged, the one of the
+ * lowest rank is, of equal ones the first. OAR_E_DATA, with the file and what
+ * is wrong: a token's number not one of 0 to count - 1 or there twice, a byte
+ * without a token, a merge of or to something that is no token. */
+OAR_API oar_status oar_tokenizer_bpe(const char *vocab_path,
+                                     const char *merges_path,
+                                     oar_tokenizer **tokenizer);
 OAR_API void oar_tokenizer_destroy(oar_tokenizer *tokenizer); /* NULL: fine */
 OAR_API int64_t oar_tokenizer_count(const oar_tokenizer *tokenizer);
 /* Gives the tokens (oar_free them). A character without a token is OAR_E_DATA,
@@ -25,6 +36,10 @@ OAR_API int64_t oar_tokenizer_count(const oar_tokenizer *tokenizer);
 OAR_API oar_status oar_tokenizer_encode(const oar_tokenizer *tokenizer,
                                         const char *text, size_t bytes,
                                         int64_t **token, size_t *count);
+/* Gives the token that stands for exactly this text; OAR_E_NOT_FOUND. */
+OAR_API oar_status oar_tokenizer_find(const oar_tokenizer *tokenizer,
+                                      const char *text, size_t bytes,
+                                      int64_t *token);
 /* Gives text that ends in a zero byte (oar_free it), and its bytes without that
  * (bytes may be NULL). A token that does not exist is OAR_E_DATA, with its
  * place. */

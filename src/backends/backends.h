@@ -18,6 +18,16 @@
     X(hybrid) /* of comm */  \
     X(hosted)
 
+/* The post table of a backend for device memory: all kinds but the barrier. */
+#define OARI_POST_ON_DEVICE(post)                                           \
+    {                                                                       \
+        [OAR_COLL_BROADCAST] = (post), [OAR_COLL_ALL_REDUCE] = (post),      \
+        [OAR_COLL_REDUCE] = (post), [OAR_COLL_GATHER] = (post),             \
+        [OAR_COLL_SCATTER] = (post), [OAR_COLL_ALL_GATHER] = (post),        \
+        [OAR_COLL_REDUCE_SCATTER] = (post), [OAR_COLL_ALL_TO_ALL] = (post), \
+        [OAR_COLL_SEND] = (post), [OAR_COLL_RECV] = (post),                 \
+    }
+
 #define OARI_BACKEND_ROW(name) extern const oari_backend oari_backend_##name;
 OARI_BACKEND_LIST(OARI_BACKEND_ROW)
 #undef OARI_BACKEND_ROW

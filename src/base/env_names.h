@@ -26,7 +26,6 @@
     X("OARSONG_GLOO_ALLREDUCE", NULL)                         \
     X("OARSONG_GLOO_ALLTOALL", NULL)                          \
     X("OARSONG_GLOO_BARRIER", NULL)                           \
-    X("OARSONG_GLOO_BLOCKING", "0 1")                         \
     X("OARSONG_GLOO_BROADCAST", NULL)                         \
     X("OARSONG_GLOO_GATHER", NULL)                            \
     X("OARSONG_GLOO_REDUCE", NULL)                            \

@@ -66,8 +66,8 @@ struct oar_work {
 };
 
 /* Sets all members but the last two, one by one: that takes less time than to
- * clear the whole struct. tests/unit/work_test.c finds a member that is left
- * out. */
+ * clear the whole struct. tests/unit/work_init_test.c finds a member that is
+ * left out. */
 static inline void oari_work_init(oar_work *work, oar_group *group,
                                   const oari_call *call)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer: text to numbers and back. Tokens of the byte tokenizer are the
  * bytes; those of the character tokenizer are places in a sorted table of code
- * points. Text is checked, never trusted. Read-only once made: any thread. */
+ * points; those of the byte-pair tokenizer come from its files (data/bpe.h).
+ * Text is checked, never trusted. Read-only once made: any thread. */
 #include <string.h>
 
 #include <oarsong/data.h>
@@ -9,13 +10,16 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "base/utf8.h"
+#include "data/bpe.h"
 
+/* Without points and byte pairs every byte is a token. */
 struct oar_tokenizer {
     int64_t count;
-    uint32_t *point; /* sorted; NULL: every byte is a token */
+    uint32_t *point; /* sorted; or NULL */
+    oari_bpe *bpe;   /* or NULL */
 };
 
-enum { BYTES = 256, WORD = 64 };
+enum { WORD = 64 };
 
 static oar_status check_text(const char *what, const char *text, size_t bytes)
 {
@@ -41,7 +45,7 @@ oar_status oar_tokenizer_bytes(oar_tokenizer **tokenizer)
     made = oari_alloc(1, sizeof *made);
     if (made == NULL)
         return OAR_E_NOMEM;
-    made->count = BYTES;
+    made->count = OARI_BYTES;
     *tokenizer = made;
     return OAR_OK;
 }
@@ -109,10 +113,33 @@ oar_status oar_tokenizer_characters(const char *text, size_t bytes,
     return OAR_OK;
 }
 
+oar_status oar_tokenizer_bpe(const char *vocab_path, const char *merges_path,
+                             oar_tokenizer **tokenizer)
+{
+    oar_tokenizer *made;
+    oar_status status;
+
+    if (vocab_path == NULL || merges_path == NULL || tokenizer == NULL)
+        return oari_fail(OAR_E_ARG, "tokenizer_bpe: no path or nowhere to give "
+                                    "it");
+    made = oari_alloc(1, sizeof *made);
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    status = oari_bpe_open(vocab_path, merges_path, &made->bpe);
+    if (status != OAR_OK) {
+        oar_tokenizer_destroy(made);
+        return status;
+    }
+    made->count = made->bpe->count;
+    *tokenizer = made;
+    return OAR_OK;
+}
+
 void oar_tokenizer_destroy(oar_tokenizer *tokenizer)
 {
     if (tokenizer == NULL)
         return;
+    oari_bpe_close(tokenizer->bpe);
     oari_free(tokenizer->point);
     oari_free(tokenizer);
 }
@@ -172,6 +199,8 @@ oar_status oar_tokenizer_encode(const oar_tokenizer *tokenizer,
         return oari_fail(OAR_E_ARG, "encode: no tokenizer or nowhere to give "
                                     "the tokens");
     OARI_TRY(check_text("encode", text, bytes));
+    if (tokenizer->bpe != NULL)
+        return oari_bpe_encode(tokenizer->bpe, text, bytes, token, count);
     if (tokenizer->point != NULL)
         tokens = oari_utf8_count(text, bytes);
     made = oari_alloc(tokens, sizeof *made);
@@ -191,6 +220,31 @@ oar_status oar_tokenizer_encode(const oar_tokenizer *tokenizer,
     return OAR_OK;
 }
 
+oar_status oar_tokenizer_find(const oar_tokenizer *tokenizer, const char *text,
+                              size_t bytes, int64_t *token)
+{
+    int64_t found = -1;
+    uint32_t point;
+
+    if (tokenizer == NULL || token == NULL)
+        return oari_fail(OAR_E_ARG, "tokenizer_find: no tokenizer or nowhere "
+                                    "to give the token");
+    OARI_TRY(check_text("tokenizer_find", text, bytes));
+    if (tokenizer->bpe != NULL && bytes > 0)
+        found = oari_bpe_find(tokenizer->bpe, text, bytes);
+    else if (tokenizer->point == NULL && bytes == 1)
+        found = (unsigned char)text[0];
+    else if (tokenizer->point != NULL && bytes > 0 &&
+             oari_utf8_read(text, bytes, &point) == bytes)
+        found = token_of(tokenizer, point);
+    if (found < 0)
+        return oari_fail(OAR_E_NOT_FOUND, "no token is \"%.*s\"",
+                         (int)(bytes < 40 ? bytes : 40),
+                         text != NULL ? text : "");
+    *token = found;
+    return OAR_OK;
+}
+
 /* ---- decoding ------------------------------------------------------------ */
 
 /* Writes the tokens as text and returns its bytes; with NULL only counts. */
@@ -201,12 +255,17 @@ static size_t write_text(const oar_tokenizer *tokenizer, const int64_t *token,
 
     for (size_t i = 0; i < count; i++) {
         char one[OARI_UTF8_LONGEST] = { (char)token[i] };
+        const char *from = one;
         size_t length = 1;
 
-        if (tokenizer->point != NULL)
+        if (tokenizer->bpe != NULL) {
+            from = tokenizer->bpe->token[token[i]].data;
+            length = tokenizer->bpe->token[token[i]].bytes;
+        } else if (tokenizer->point != NULL) {
             length = oari_utf8_write(tokenizer->point[token[i]], one);
+        }
         if (text != NULL)
-            memcpy(text + bytes, one, length);
+            memcpy(text + bytes, from, length);
         bytes += length;
     }
     return bytes;

@@ -80,11 +80,6 @@ static size_t page_size(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-static size_t round_up(size_t bytes, size_t unit)
-{
-    return (bytes + unit - 1) / unit * unit;
-}
-
 /* ---- one memfd ----------------------------------------------------------- */
 
 static oar_status make_memfd(const char *name, size_t bytes, int *fd)
@@ -179,18 +174,14 @@ void oari_segment_unmap(void *base, size_t bytes)
 
 /* ---- the list ------------------------------------------------------------ */
 
-/* The two tables of a segment's pages, in one mapping: they stay as long as the
+/* A segment's two tables of pages are one mapping: they stay as long as the
  * segment does, which is for ever, and what was never used takes no memory. */
-static size_t table_bytes(size_t pages)
-{
-    return pages *
-           (sizeof *((segment *)0)->run + sizeof *((segment *)0)->state);
-}
+enum { ENTRY_BYTES = sizeof(uint32_t) + sizeof(unsigned char) };
 
 static void drop_tables(segment *s, size_t pages)
 {
     if (s->run != NULL)
-        munmap(s->run, table_bytes(pages));
+        munmap(s->run, pages * ENTRY_BYTES);
     s->run = NULL;
     s->state = NULL;
 }
@@ -200,7 +191,7 @@ static oar_status append_segment(size_t bytes)
 {
     unsigned at = atomic_load(&segment_total);
     segment *s = &segments[at];
-    size_t size = round_up(bytes, HUGE_PAGE), pages;
+    size_t size = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, pages;
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     oar_status status;
     void *tables;
@@ -214,9 +205,9 @@ static oar_status append_segment(size_t bytes)
     pages = size / page_size();
     /* of the process this one was forked from */
     drop_tables(s, s->bytes / page_size());
-    if (!oari_alloc_allowed(table_bytes(pages)))
+    if (!oari_alloc_allowed(pages * ENTRY_BYTES))
         return OAR_E_NOMEM;
-    tables = mmap(NULL, table_bytes(pages), PROT_READ | PROT_WRITE,
+    tables = mmap(NULL, pages * ENTRY_BYTES, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (tables == MAP_FAILED)
         return oari_fail(OAR_E_SYSTEM, "map the tables of %zu pages", pages);
@@ -256,7 +247,7 @@ static void *take_run(size_t pages)
 
 oar_status oari_segment_alloc(size_t bytes, void **memory)
 {
-    size_t pages = round_up(bytes ? bytes : 1, page_size()) / page_size();
+    size_t pages = bytes == 0 ? 1 : (bytes + page_size() - 1) / page_size();
     oar_status status = OAR_OK;
     void *taken;
 
@@ -377,35 +368,28 @@ oar_status oari_segment_export(uint32_t number, int *fd, size_t *bytes)
     return OAR_OK;
 }
 
-/* Returns whether any page of the range is dead. */
-static int touches_dead(segment *s, size_t offset, size_t bytes)
-{
-    size_t first = offset / page_size();
-    size_t last = (offset + bytes - 1) / page_size();
-    int found;
-
-    pthread_mutex_lock(&lock);
-    found = s->spent;
-    for (size_t i = first; i <= last && !found; i++)
-        found = s->state[i] == DEAD;
-    pthread_mutex_unlock(&lock);
-    return found;
-}
-
 int oari_segment_find(const void *memory, size_t bytes,
                       oari_segment_location *place)
 {
     segment *s = segment_of(memory);
-    size_t offset;
+    size_t page = page_size(), offset;
+    int dead;
 
     if (s == NULL || bytes == 0)
         return 0;
     offset = (size_t)((const unsigned char *)memory - s->base);
     if (bytes > s->bytes - offset)
         return 0;
-    if (atomic_load_explicit(&s->dead, memory_order_relaxed) != 0 &&
-        touches_dead(s, offset, bytes))
-        return 0;
+    if (atomic_load_explicit(&s->dead, memory_order_relaxed) != 0) {
+        pthread_mutex_lock(&lock);
+        dead = s->spent;
+        for (size_t i = offset / page;
+             i <= (offset + bytes - 1) / page && !dead; i++)
+            dead = s->state[i] == DEAD;
+        pthread_mutex_unlock(&lock);
+        if (dead)
+            return 0;
+    }
     place->segment = (uint32_t)(s - segments);
     place->offset = offset;
     return 1;

@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* control_message: see control_message.h. Each is kept until the backend is
- * done with it. */
+/* control_message: see control_message.h. Each message is kept until the backend
+ * has sent it. */
 #include "link/control_message.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 
-enum { MOST = 4 /* under way to one rank */ };
+enum { IN_FLIGHT_MAX = 4 /* to one rank */ };
 
 typedef struct oari_letter {
     struct oari_letter *next;
     oar_transfer transfer;
     unsigned char data[];
-} letter;
+} message;
 
-oar_status oari_letters_init(oari_letters *letters, int ranks)
+oar_status oari_letters_init(oari_letters *messages, int ranks)
 {
-    letters->count = oari_alloc((size_t)ranks, sizeof *letters->count);
-    return letters->count != NULL ? OAR_OK : OAR_E_NOMEM;
+    messages->count = oari_alloc((size_t)ranks, sizeof *messages->count);
+    return messages->count != NULL ? OAR_OK : OAR_E_NOMEM;
 }
 
-void oari_letters_clear(oari_letters *letters)
+void oari_letters_clear(oari_letters *messages)
 {
-    for (letter *l = letters->under_way, *next; l != NULL; l = next) {
+    for (message *l = messages->under_way, *next; l != NULL; l = next) {
         next = l->next;
         oari_free(l);
     }
-    oari_free(letters->count);
-    *letters = (oari_letters){ 0 };
+    oari_free(messages->count);
+    *messages = (oari_letters){ 0 };
 }
 
-static void drop_sent(oari_letters *letters)
+static void drop_sent(oari_letters *messages)
 {
-    letter **at = &letters->under_way, *l;
+    message **at = &messages->under_way, *l;
 
     while ((l = *at) != NULL) {
         if (!l->transfer.done) {
@@ -41,59 +41,55 @@ static void drop_sent(oari_letters *letters)
             continue;
         }
         *at = l->next;
-        letters->count[l->transfer.peer]--;
+        messages->count[l->transfer.peer]--;
         oari_free(l);
     }
 }
 
-int oari_letters_send(oari_letters *letters, int to, const void *data)
+int oari_letters_send(oari_letters *messages, int to, const void *data)
 {
-    letter *l;
+    message *l;
 
-    drop_sent(letters);
-    if (letters->count[to] >= MOST ||
-        (l = oari_alloc(1, sizeof *l + letters->bytes)) == NULL)
+    drop_sent(messages);
+    if (messages->count[to] >= IN_FLIGHT_MAX ||
+        (l = oari_alloc(1, sizeof *l + messages->bytes)) == NULL)
         return 0;
-    memcpy(l->data, data, letters->bytes);
+    memcpy(l->data, data, messages->bytes);
     l->transfer = (oar_transfer){ .size = sizeof l->transfer,
                                   .peer = to,
-                                  .tag = letters->tag,
+                                  .tag = messages->tag,
                                   .data = l->data,
-                                  .bytes = letters->bytes };
-    if (letters->by->send(letters->self, &l->transfer) != OAR_OK) {
+                                  .bytes = messages->bytes };
+    if (messages->by->send(messages->self, &l->transfer) != OAR_OK) {
         oari_free(l);
         return 0;
     }
-    l->next = letters->under_way;
-    letters->under_way = l;
-    letters->count[to]++;
+    l->next = messages->under_way;
+    messages->under_way = l;
+    messages->count[to]++;
     return 1;
 }
 
-static int begin_next(oari_letters *letters, void *data)
+int oari_letters_next(oari_letters *messages, void *data)
 {
-    oar_envelope e = { .size = sizeof e };
-    oar_transfer *t = &letters->taking;
+    oar_transfer *t = &messages->taking;
 
-    if (!letters->by->peek(letters->self, -1, letters->tag, 0, &e))
-        return 0;
-    *t = (oar_transfer){ .size = sizeof *t,
-                         .peer = e.source,
-                         .tag = letters->tag,
-                         .data = data,
-                         .bytes = letters->bytes };
-    return letters->by->recv(letters->self, t) == OAR_OK;
-}
-
-int oari_letters_next(oari_letters *letters, void *data)
-{
-    const oar_transfer *t = &letters->taking;
-
-    drop_sent(letters);
+    drop_sent(messages);
     do {
-        if (!letters->takes && !begin_next(letters, data))
-            return -1;
-        letters->takes = !t->done;
+        oar_envelope e = { .size = sizeof e };
+
+        if (!messages->takes) {
+            if (!messages->by->peek(messages->self, -1, messages->tag, 0, &e))
+                return -1;
+            *t = (oar_transfer){ .size = sizeof *t,
+                                 .peer = e.source,
+                                 .tag = messages->tag,
+                                 .data = data,
+                                 .bytes = messages->bytes };
+            if (messages->by->recv(messages->self, t) != OAR_OK)
+                return -1;
+        }
+        messages->takes = !t->done;
     } while (t->done && t->status != OAR_OK);
     return t->done ? t->peer : -1;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link/control_message.h: small messages of the library's own, all of one size,
- * with a tag of their own: sent without waiting, read as they come. For
- * backends that can look at messages (OAR_CAN_PROBE). Only the driver touches
- * them. */
+/* link/control_message.h: small messages of the library to itself, all of one
+ * size, with a tag of their own: sent without waiting, and read as they arrive.
+ * For backends that can probe (OAR_CAN_PROBE). Only the driver uses them. */
 #ifndef OARI_LINK_CONTROL_MESSAGE_H
 #define OARI_LINK_CONTROL_MESSAGE_H
 
@@ -19,17 +18,17 @@ typedef struct oari_letters {
     int takes;
 } oari_letters;
 
-/* by, self, tag and bytes are set by the owner. */
-oar_status oari_letters_init(oari_letters *letters, int ranks);
-/* When the backend has been closed. */
-void oari_letters_clear(oari_letters *letters);
+/* The owner sets by, self, tag and bytes. */
+oar_status oari_letters_init(oari_letters *messages, int ranks);
+/* Frees all, after the backend has been closed. */
+void oari_letters_clear(oari_letters *messages);
 
-/* Sends a copy: 1. What cannot be sent is not said, and to who does not read
- * what is under way nothing more: 0. */
-int oari_letters_send(oari_letters *letters, int to, const void *data);
+/* Sends a copy: 1. Returns 0 if it cannot be sent, or if the rank has not read
+ * several before it. */
+int oari_letters_send(oari_letters *messages, int to, const void *data);
 
-/* The sender of the next that has come, read into data, which is the same at
- * every call; -1: none has. */
-int oari_letters_next(oari_letters *letters, void *data);
+/* Reads the next message into data, which must be the same at every call.
+ * Returns its sender; -1: none has arrived. */
+int oari_letters_next(oari_letters *messages, void *data);
 
 #endif

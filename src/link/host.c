@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host: which ranks can share memory, and under which keys they meet.
+/* host: which ranks can share memory, and under which keys they find each other.
  *
  * Ranks are on one host when they run under the same boot of a kernel, as the
- * same user, and see the same processes and the same unix sockets. That they
- * can really open each other's descriptors is proved when they meet (meet.c).
- * OARSONG_HOST_ID, if set, sets ranks apart that would be on one host.
+ * same user, and see the same processes and the same unix sockets. Whether they
+ * can really open each other's descriptors shows in their handshake
+ * (handshake.c). OARSONG_HOST_ID separates ranks that would be on one host.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -31,7 +31,7 @@ static oar_status read_boot_id(char *text, size_t bytes)
     return OAR_OK;
 }
 
-/* A namespace is told by the number of its file. */
+/* Returns the number of a namespace's file, which identifies it. */
 static uint64_t namespace_of(const char *path)
 {
     struct stat about;
@@ -64,7 +64,7 @@ int native_one_machine(const char *a, const char *b)
     return spaces == 4;
 }
 
-/* Joins are counted per rank, so that a name can be used again. */
+/* Each rank counts how often it joins, so that a name can be used again. */
 oar_status native_prefix(const oari_open *with, char *prefix, size_t bytes)
 {
     char key[OAR_STORE_KEY_MAX];

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link/link.h: what the core and the links between ranks have in common: the
- * limits of a group, how a peer is gone, what a backend of this tree has beyond
- * the public table, and which of two faults counts. */
+/* link/link.h: what the core and the links between ranks share: the limits of a
+ * group, how a peer is gone, what a backend of this tree has beyond the public
+ * table, and which of two faults counts. */
 #ifndef OARI_LINK_LINK_H
 #define OARI_LINK_LINK_H
 
 #include <oarsong/backend.h>
 #include <oarsong/group.h>
 
+#include "link/bulletin.h"
 #include "net/frame.h"
 #include "record/recorder.h"
 
 enum {
     OARI_MAX_RANKS = 1024,
-    OARI_NAME_MAX = 150,    /* bytes; keys of the store begin with it */
-    OARI_BALLOT_BYTES = 256 /* of a ballot: membership.h */
+    OARI_NAME_MAX = 150 /* bytes; keys of the store begin with it */
 };
 
 struct oari_board;
@@ -25,22 +25,22 @@ enum { OARI_PEER_DIED = 1, OARI_PEER_LEFT = 2, OARI_PEER_UNREACHABLE = 3 };
 
 /* ---- backends of this tree ----------------------------------------------- */
 
-/* What one is opened with: what any backend is, and more. */
+/* What a backend of this tree is opened with. */
 typedef struct oari_open {
     oar_backend_env env;
     size_t small_bytes, stage_bytes, eager_bytes;
     int64_t spin_us;
     oari_recorder *recorder;
     struct oari_world *world; /* of links between threads */
-    int64_t meet_ms; /* for the ranks to meet; the timeout, unless this is
+    int64_t meet_ms; /* for the rendezvous; the timeout, unless the group is
                         made of survivors */
-    unsigned char *missing;   /* by rank: set for whom this rank waited for when
-                                 it gave up (open_failure.h), or NULL */
+    unsigned char *missing;   /* by rank: set for ranks that this rank waited
+                                 for when it gave up (open_failure.h), or NULL */
     struct oari_board *board; /* an engine for GPUs: of this host; NULL: none */
-    oar_group *group;         /* and whose it is; NULL: nobody's */
+    oar_group *group;         /* and its group; NULL: none */
 } oari_open;
 
-/* What the core needs a backend for, besides what a user names. */
+/* What the core itself needs a backend for. */
 typedef enum oari_role {
     OARI_ROLE_NONE,
     OARI_ROLE_ALONE,     /* links of a group of one */
@@ -51,53 +51,57 @@ typedef enum oari_role {
     OARI_ROLES
 } oari_role;
 
-/* One backend: its public table, and what only the core asks of it. */
+/* One backend: its public table, and what only the core calls. */
 typedef struct oari_backend {
     oar_backend_ops ops; /* without open */
     oari_role role;
 
-    /* As oar_backend_ops.open. NULL: it is only a name. */
+    /* As oar_backend_ops.open. NULL: the backend is only a name. */
     oar_status (*open)(void *self, const oari_open *with);
 
-    /* All that follow are of links. (optional, each) */
+    /* All that follow are of links, and each is optional. */
 
-    /* Memory that all ranks of this host map. Valid from open to close. */
+    /* Returns memory that all ranks of this host map. Valid from open to
+     * close. */
     struct oari_board *(*board)(void *self);
-    /* Which host each rank is on, as numbers from 0 in the order of the lowest
-     * rank there; NULL: all on one. Valid from open to close. */
+    /* Returns the host of each rank, as numbers from 0 in the order of the
+     * lowest rank there; NULL: all are on one. Valid from open to close. */
     const int *(*hosts)(void *self);
-    /* Whether a rank is gone: 0, or OARI_PEER_DIED and so on. This one and the
-     * next two: NULL: as the board says. */
+    /* Returns whether a rank is gone: 0, or OARI_PEER_DIED and so on. NULL
+     * here and in the next two: as the board says. */
     int (*gone)(void *self, int rank);
-    /* A fault that a peer has told, or NULL; and one to be told to the peers,
-     * once. Any thread. */
-    const oari_fault *(*published)(void *self);
+    /* Gives the fault that counts, of those that ranks have published; returns
+     * 0 if there is none. Any thread. */
+    int (*published)(void *self, oari_fault *fault);
+    /* Publishes a fault of this rank, once. Any thread. */
     void (*publish)(void *self, const oari_fault *fault);
-    /* Whether all that live have that fault now, as far as can be known: 0
-     * while some may still come with another. And the end of it, once: the
-     * fault that this rank reports from now on, which it tells the peers. Any
-     * thread. (both or none; where publish tells other hosts) */
+    /* Returns whether all ranks that live have the fault that counts, as far
+     * as can be known: 0 while one may still publish another. Any thread. */
     int (*agreed)(void *self);
-    const oari_fault *(*conclude)(void *self);
-    /* A note of this rank's (OARI_BALLOT_BYTES) to all others, whatever has
-     * become of the group, and what a rank's note is (0: none yet). NULL: over
-     * the board. The driver's. */
-    void (*tell)(void *self, const void *note);
-    int (*told)(void *self, int rank, void *note);
-    /* The process of a rank on this host, 0: on another; and how many
-     * milliseconds ago a rank's system last answered, -1: not known. */
+    /* Gives the fault that this rank reports from now on, and shows the peers
+     * that it does. Once; any thread. (NULL: so is `agreed`. Both are there
+     * where publish tells other hosts) */
+    void (*conclude)(void *self, oari_fault *fault);
+    /* Shows a fact of this rank to all others, even if the group has failed,
+     * and reads a rank's (0: it has shown none). NULL: over the board. For the
+     * thread that drives. */
+    void (*show)(void *self, oari_fact fact, const void *data);
+    int (*read)(void *self, int rank, oari_fact fact, void *data);
+    /* Returns the process of a rank on this host, 0: it is on another; and how
+     * many milliseconds ago a rank's system last answered, -1: not known. */
     int64_t (*pid)(void *self, int rank);
     int64_t (*answered)(void *self, int rank);
 } oari_backend;
 
-/* ---- fault.c ------------------------------------------------------------- */
+/* ---- faults (bulletin.c) ------------------------------------------------- */
 
-/* How far a fault that one thread writes and others read has come. */
+/* The states of a fault that one thread writes and others read. */
 enum { OARI_FAULT_NONE = 0, OARI_FAULT_WRITING = 1, OARI_FAULT_READY = 2 };
 
-/* Of two faults that nobody can tell which was first, the one that counts. */
+/* Returns whether a counts before b, where it is not known which came first. */
 int oari_fault_before(const oari_fault *a, const oari_fault *b);
-/* Whether it names the cause, and not only somebody who was waited for. */
+/* Returns whether a fault names the cause, and not only a rank that was waited
+ * for. */
 int oari_fault_sure(const oari_fault *fault);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* match: see match.h. Receives and messages are kept in rows by source, in the
- * order they came; a number tells the order across rows. */
+/* match: see match.h. Receives and messages are kept in lists by source, in the
+ * order they came; a number tells the order across lists. */
 #include "link/match.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "base/status.h"
 
 enum {
-    CREDIT_ALL = 64 << 20,   /* bytes pushed to a rank by all others ... */
+    CREDIT_ALL = 64 << 20,   /* eager bytes to a rank from all others ... */
     CREDIT_MOST = 16 << 20,  /* ... but at most this by one, */
     CREDIT_LEAST = 256 << 10 /* and at least this */
 };
@@ -19,18 +19,18 @@ struct oari_message {
     oari_message *next; /* of the same source */
     uint64_t number;
     oari_offer is;
-    const oari_taker *taker; /* of an offer; NULL: pushed */
+    const oari_taker *taker; /* of an offer; NULL: eager */
     int whole;               /* its data is all here */
     oar_transfer *claimed;   /* the receive that waits for the rest */
     unsigned char data[];
 };
 
 typedef struct from {
-    oari_row posted;     /* receives from this source */
-    oari_message *first; /* messages without a receive */
+    oari_transfer_list posted; /* receives from this source */
+    oari_message *first;       /* messages without a receive */
     oari_message *last;
-    uint64_t kept;     /* cost of those pushed */
-    uint64_t received; /* cost of all that were received */
+    uint64_t kept;     /* cost of the eager ones among them */
+    uint64_t received; /* cost of all eager ones that were received */
 } from;
 
 struct oari_match {
@@ -38,77 +38,67 @@ struct oari_match {
     size_t eager_bytes;
     uint64_t credit; /* of one source */
     oar_status aborted;
-    uint64_t number; /* of the last receive or message */
-    int posted;      /* receives in rows */
-    oari_row any;    /* receives from any source */
-    oari_row own;    /* sends to myself that are offered */
-    oari_taker self; /* who takes them */
-    from *from;      /* by source */
+    uint64_t number;        /* of the last receive or message */
+    int posted;             /* receives in lists */
+    oari_transfer_list any; /* receives from any source */
+    oari_transfer_list own; /* sends to this rank itself that are offered */
+    oari_taker self;        /* copies them */
+    from *from;             /* by source */
 };
 
-/* ---- rows ---------------------------------------------------------------- */
+/* ---- lists of transfers -------------------------------------------------- */
 
-void oari_row_push(oari_row *row, oar_transfer *t)
+void oari_transfer_list_push(oari_transfer_list *list, oar_transfer *t)
 {
     t->scratch[0] = NULL;
-    if (row->last != NULL)
-        row->last->scratch[0] = t;
+    if (list->last != NULL)
+        list->last->scratch[0] = t;
     else
-        row->first = t;
-    row->last = t;
+        list->first = t;
+    list->last = t;
 }
 
-void oari_row_remove(oari_row *row, oar_transfer *before, oar_transfer *t)
+void oari_transfer_list_remove(oari_transfer_list *list, oar_transfer *before,
+                               oar_transfer *t)
 {
     if (before != NULL)
-        before->scratch[0] = oari_row_next(t);
+        before->scratch[0] = oari_transfer_list_next(t);
     else
-        row->first = oari_row_next(t);
-    if (row->last == t)
-        row->last = before;
+        list->first = oari_transfer_list_next(t);
+    if (list->last == t)
+        list->last = before;
 }
 
-oar_transfer *oari_row_take(oari_row *row, uint64_t number)
+oar_transfer *oari_transfer_list_take(oari_transfer_list *list, uint64_t number)
 {
-    oar_transfer *before = NULL, *t = row->first;
+    oar_transfer *before = NULL, *t = list->first;
 
     while (t != NULL && oari_scratch(t, 1) != number) {
         before = t;
-        t = oari_row_next(t);
+        t = oari_transfer_list_next(t);
     }
     if (t != NULL)
-        oari_row_remove(row, before, t);
+        oari_transfer_list_remove(list, before, t);
     return t;
 }
 
-void oari_row_finish(oari_row *row, oar_status status)
+void oari_transfer_list_finish(oari_transfer_list *list, oar_status status)
 {
-    oar_transfer *t = row->first, *next;
+    oar_transfer *t = list->first, *next;
 
     for (; t != NULL; t = next) {
-        next = oari_row_next(t);
+        next = oari_transfer_list_next(t);
         oari_transfer_finish(t, status);
     }
-    row->first = row->last = NULL;
+    list->first = list->last = NULL;
 }
 
 /* ---- making -------------------------------------------------------------- */
 
-static uint64_t credit_of_one(int ranks)
-{
-    uint64_t bytes = CREDIT_ALL / (uint64_t)ranks;
-
-    if (bytes > CREDIT_MOST)
-        bytes = CREDIT_MOST;
-    if (bytes < CREDIT_LEAST)
-        bytes = CREDIT_LEAST;
-    return bytes / OARI_CREDIT_UNIT;
-}
-
 static void take_own(void *self, const oari_offer *offer, oar_transfer *into)
 {
     oari_match *m = self;
-    oar_transfer *send = oari_row_take(&m->own, offer->word[0]);
+    oar_transfer *send = oari_transfer_list_take(&m->own, offer->word[0]);
 
     if (into != NULL && into->bytes != 0)
         memmove(into->data, send->data, into->bytes);
@@ -120,14 +110,19 @@ static void take_own(void *self, const oari_offer *offer, oar_transfer *into)
 oar_status oari_match_create(int rank, int ranks, size_t eager_bytes,
                              oari_match **match)
 {
+    uint64_t credit_bytes = CREDIT_ALL / (uint64_t)ranks;
     oari_match *m = oari_alloc(1, sizeof *m);
 
     if (m == NULL)
         return OAR_E_NOMEM;
+    if (credit_bytes > CREDIT_MOST)
+        credit_bytes = CREDIT_MOST;
+    if (credit_bytes < CREDIT_LEAST)
+        credit_bytes = CREDIT_LEAST;
     m->rank = rank;
     m->ranks = ranks;
     m->eager_bytes = eager_bytes;
-    m->credit = credit_of_one(ranks);
+    m->credit = credit_bytes / OARI_CREDIT_UNIT;
     m->self = (oari_taker){ take_own, m };
     m->from = oari_alloc((size_t)ranks, sizeof *m->from);
     if (m->from == NULL) {
@@ -165,15 +160,15 @@ static int tags_match(uint64_t wanted, uint64_t any, uint64_t tag)
     return ((wanted ^ tag) & ~any) == 0;
 }
 
-static oar_transfer *find_posted(const oari_row *row, uint64_t tag,
+static oar_transfer *find_posted(const oari_transfer_list *list, uint64_t tag,
                                  oar_transfer **before)
 {
-    oar_transfer *t = row->first;
+    oar_transfer *t = list->first;
 
     *before = NULL;
     while (t != NULL && !tags_match(t->tag, t->any, tag)) {
         *before = t;
-        t = oari_row_next(t);
+        t = oari_transfer_list_next(t);
     }
     return t;
 }
@@ -181,15 +176,15 @@ static oar_transfer *find_posted(const oari_row *row, uint64_t tag,
 /* Takes out the earliest receive that wants such a message; NULL: none. */
 static oar_transfer *take_posted(oari_match *m, int source, uint64_t tag)
 {
-    oari_row *row = &m->from[source].posted;
+    oari_transfer_list *list = &m->from[source].posted;
     oar_transfer *before, *before_any;
-    oar_transfer *t = find_posted(row, tag, &before);
+    oar_transfer *t = find_posted(list, tag, &before);
     oar_transfer *any = find_posted(&m->any, tag, &before_any);
 
     if (any != NULL && (t == NULL || oari_scratch(any, 1) < oari_scratch(t, 1)))
-        oari_row_remove(&m->any, before_any, t = any);
+        oari_transfer_list_remove(&m->any, before_any, t = any);
     else if (t != NULL)
-        oari_row_remove(row, before, t);
+        oari_transfer_list_remove(list, before, t);
     m->posted -= t != NULL;
     return t;
 }
@@ -259,19 +254,6 @@ static oari_message *keep(oari_match *m, const oari_offer *is, size_t room)
     return made;
 }
 
-static void unlink_message(from *f, oari_message *message)
-{
-    oari_message **at = &f->first, *before = NULL;
-
-    while (*at != message) {
-        before = *at;
-        at = &before->next;
-    }
-    *at = message->next;
-    if (f->last == message)
-        f->last = before;
-}
-
 static void say_what_came(oar_transfer *t, const oari_offer *is)
 {
     t->source = is->source;
@@ -283,8 +265,13 @@ static void release(oari_match *m, oari_message *message)
 {
     from *f = &m->from[message->is.source];
     uint64_t cost = oari_credit_cost(message->is.bytes);
+    oari_message **at = &f->first, *before = NULL;
 
-    unlink_message(f, message);
+    for (; *at != message; at = &before->next)
+        before = *at;
+    *at = message->next;
+    if (f->last == message)
+        f->last = before;
     if (message->taker == NULL) {
         f->kept -= cost;
         f->received += cost;
@@ -292,7 +279,7 @@ static void release(oari_match *m, oari_message *message)
     oari_free(message);
 }
 
-/* A pushed message that is whole goes to its receive. */
+/* An eager message that is whole goes to its receive. */
 static void hand_over(oari_match *m, oari_message *message, oar_transfer *t)
 {
     int fits = message->is.bytes == t->bytes;
@@ -303,7 +290,7 @@ static void hand_over(oari_match *m, oari_message *message, oar_transfer *t)
     oari_transfer_finish(t, fits ? OAR_OK : OAR_E_SIZE);
 }
 
-/* Tells the link; a receive of another size ends here. */
+/* Tells the link; a receive of another size fails here. */
 static void take_offer(const oari_offer *offer, const oari_taker *taker,
                        oar_transfer *t)
 {
@@ -312,20 +299,6 @@ static void take_offer(const oari_offer *offer, const oari_taker *taker,
     taker->take(taker->self, offer, fits ? t : NULL);
     if (!fits)
         oari_transfer_finish(t, OAR_E_SIZE);
-}
-
-static void give_message(oari_match *m, oari_message *message, oar_transfer *t)
-{
-    say_what_came(t, &message->is);
-    if (message->taker != NULL) {
-        oari_offer is = message->is;
-        const oari_taker *taker = message->taker;
-        release(m, message);
-        take_offer(&is, taker, t);
-    } else if (message->whole)
-        hand_over(m, message, t);
-    else
-        message->claimed = t;
 }
 
 oar_status oari_match_recv(oari_match *match, oar_transfer *receive)
@@ -337,54 +310,58 @@ oar_status oari_match_recv(oari_match *match, oar_transfer *receive)
         return OAR_OK;
     }
     message = find_message(match, receive->peer, receive->tag, receive->any);
-    if (message != NULL) {
-        give_message(match, message, receive);
+    if (message == NULL) {
+        match->posted++;
+        oari_scratch_set(receive, 1, ++match->number);
+        oari_transfer_list_push(receive->peer < 0
+                                    ? &match->any
+                                    : &match->from[receive->peer].posted,
+                                receive);
         return OAR_OK;
     }
-    match->posted++;
-    oari_scratch_set(receive, 1, ++match->number);
-    oari_row_push(receive->peer < 0 ? &match->any
-                                    : &match->from[receive->peer].posted,
-                  receive);
+    say_what_came(receive, &message->is);
+    if (message->taker != NULL) {
+        oari_offer is = message->is;
+        const oari_taker *taker = message->taker;
+        release(match, message);
+        take_offer(&is, taker, receive);
+    } else if (message->whole)
+        hand_over(match, message, receive);
+    else
+        message->claimed = receive;
     return OAR_OK;
 }
 
 /* ---- messages that come -------------------------------------------------- */
 
-static oar_status set_aside(oari_match *m, const oari_offer *is,
-                            oari_inbound *in)
-{
-    from *f = &m->from[is->source];
-    uint64_t cost = oari_credit_cost(is->bytes);
-
-    if (f->kept + cost > m->credit)
-        return oari_fail(OAR_E_DATA,
-                         "rank %d sends %zu bytes more than it may before "
-                         "they are received",
-                         is->source, is->bytes);
-    in->kept = keep(m, is, is->bytes);
-    if (in->kept == NULL)
-        return OAR_E_NOMEM;
-    f->kept += cost;
-    in->target = in->kept->data;
-    return OAR_OK;
-}
-
 oar_status oari_match_begin(oari_match *match, int source, uint64_t tag,
                             size_t bytes, oari_inbound *in)
 {
     oari_offer is = { .source = source, .tag = tag, .bytes = bytes };
+    from *f = &match->from[source];
+    uint64_t cost = oari_credit_cost(bytes);
 
     *in = (oari_inbound){ .bytes = bytes };
     if (match->aborted != OAR_OK)
         return OAR_OK; /* drained */
     in->into = take_posted(match, source, tag);
-    if (in->into == NULL)
-        return set_aside(match, &is, in);
-    say_what_came(in->into, &is);
-    match->from[source].received += oari_credit_cost(bytes);
-    if (in->into->bytes == bytes)
-        in->target = in->into->data;
+    if (in->into != NULL) {
+        say_what_came(in->into, &is);
+        f->received += cost;
+        if (in->into->bytes == bytes)
+            in->target = in->into->data;
+        return OAR_OK;
+    }
+    if (f->kept + cost > match->credit)
+        return oari_fail(OAR_E_DATA,
+                         "rank %d sends %zu bytes more than it may before "
+                         "they are received",
+                         source, bytes);
+    in->kept = keep(match, &is, bytes);
+    if (in->kept == NULL)
+        return OAR_E_NOMEM;
+    f->kept += cost;
+    in->target = in->kept->data;
     return OAR_OK;
 }
 
@@ -433,49 +410,34 @@ oar_status oari_match_offer(oari_match *match, const oari_offer *offer,
 
 /* ---- to oneself ---------------------------------------------------------- */
 
-static oar_status push_self(oari_match *m, oar_transfer *send)
-{
-    oari_inbound in;
-
-    OARI_TRY(oari_match_begin(m, m->rank, send->tag, send->bytes, &in));
-    if (in.target != NULL && send->bytes != 0)
-        memmove(in.target, send->data, send->bytes);
-    oari_match_end(m, &in);
-    oari_transfer_finish(send, OAR_OK);
-    return OAR_OK;
-}
-
 oar_status oari_match_send_self(oari_match *match, oar_transfer *send)
 {
     from *f = &match->from[match->rank];
     oari_offer offer = { .source = match->rank,
                          .tag = send->tag,
                          .bytes = send->bytes };
+    oari_inbound in;
 
     if (match->aborted != OAR_OK) {
         oari_transfer_finish(send, match->aborted);
         return OAR_OK;
     }
-    if (!send->synchronous && send->bytes <= match->eager_bytes &&
-        oari_match_may_push(match, f->kept, 0, send->bytes))
-        return push_self(match, send);
-    offer.word[0] = ++match->number;
-    oari_scratch_set(send, 1, offer.word[0]);
-    oari_row_push(&match->own, send);
-    return oari_match_offer(match, &offer, &match->self);
+    if (send->synchronous || send->bytes > match->eager_bytes ||
+        !oari_match_has_credit(match, f->kept, 0, send->bytes)) {
+        offer.word[0] = ++match->number;
+        oari_scratch_set(send, 1, offer.word[0]);
+        oari_transfer_list_push(&match->own, send);
+        return oari_match_offer(match, &offer, &match->self);
+    }
+    OARI_TRY(oari_match_begin(match, match->rank, send->tag, send->bytes, &in));
+    if (in.target != NULL && send->bytes != 0)
+        memmove(in.target, send->data, send->bytes);
+    oari_match_end(match, &in);
+    oari_transfer_finish(send, OAR_OK);
+    return OAR_OK;
 }
 
 /* ---- the end ------------------------------------------------------------- */
-
-static void abort_from(from *f, oar_status why)
-{
-    oari_row_finish(&f->posted, why);
-    for (oari_message *each = f->first; each != NULL; each = each->next)
-        if (each->claimed != NULL)
-            oari_transfer_finish(each->claimed, why);
-    drop_messages(f);
-    f->kept = 0;
-}
 
 void oari_match_abort(oari_match *match, oar_status why)
 {
@@ -483,10 +445,17 @@ void oari_match_abort(oari_match *match, oar_status why)
         return;
     match->aborted = why;
     match->posted = 0;
-    oari_row_finish(&match->any, why);
-    oari_row_finish(&match->own, why);
-    for (int r = 0; r < match->ranks; r++)
-        abort_from(&match->from[r], why);
+    oari_transfer_list_finish(&match->any, why);
+    oari_transfer_list_finish(&match->own, why);
+    for (int r = 0; r < match->ranks; r++) {
+        from *f = &match->from[r];
+        oari_transfer_list_finish(&f->posted, why);
+        for (oari_message *each = f->first; each != NULL; each = each->next)
+            if (each->claimed != NULL)
+                oari_transfer_finish(each->claimed, why);
+        drop_messages(f);
+        f->kept = 0;
+    }
 }
 
 /* ---- credit -------------------------------------------------------------- */
@@ -496,8 +465,8 @@ uint64_t oari_match_credit(const oari_match *match)
     return match->credit;
 }
 
-int oari_match_may_push(const oari_match *match, uint64_t spent, uint64_t back,
-                        size_t bytes)
+int oari_match_has_credit(const oari_match *match, uint64_t spent,
+                          uint64_t back, size_t bytes)
 {
     return bytes < match->credit / 4 * OARI_CREDIT_UNIT &&
            spent - back + oari_credit_cost(bytes) <= match->credit;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* link/match.h: which message goes to which receive.
  *
- * One for each group and rank, for all of its links. An arrival goes to the
- * receive posted earliest that matches it; a receive takes the message that
- * came earliest. So messages of one pair and tag are received in the order they
- * were sent, as long as each link brings them in that order.
+ * There is one for each group and rank, for all of its links. An arrival goes
+ * to the earliest posted receive that matches it; a receive takes the message
+ * that came earliest. So messages of one pair and tag are received in the order
+ * they were sent, as long as each link brings them in that order.
  *
- * A message comes in one of two ways. Pushed: its data comes with it, straight
+ * A message comes in one of two ways. Eager: its data comes with it, straight
  * into the receive's buffer, or, if there is no receive yet, into memory set
- * aside. Offered: only its envelope comes, and the link fetches the data when
- * there is a receive. A sender may have pushed only so much that is not
- * received yet (its credit); what goes beyond, it offers. So memory is bounded,
- * and no link ever has to stop reading.
+ * aside. Offered (rendezvous): only its envelope comes, and the link fetches
+ * the data when there is a receive. Eager messages that are not received yet
+ * may cost their sender only so much, its credit; beyond it, messages are
+ * offered. So memory is bounded, and no link ever has to stop reading.
  *
  * Only the driver touches this.
  */
@@ -26,36 +26,36 @@ enum { OARI_MATCH_CAN = OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS };
 typedef struct oari_match oari_match;
 typedef struct oari_message oari_message;
 
-/* eager_bytes: messages to oneself up to here are pushed. */
+/* eager_bytes: messages of this rank to itself up to here are eager. */
 oar_status oari_match_create(int rank, int ranks, size_t eager_bytes,
                              oari_match **match);
 void oari_match_destroy(oari_match *match); /* NULL is fine */
 
-/* Posts a receive; if its message is there, takes it. */
+/* Posts a receive; if its message is there, takes that. */
 oar_status oari_match_recv(oari_match *match, oar_transfer *receive);
 
-/* A send to this rank itself. */
+/* Sends a message of this rank to itself. */
 oar_status oari_match_send_self(oari_match *match, oar_transfer *send);
 
 /* As oar_backend_ops.peek. */
 int oari_match_peek(const oari_match *match, int source, uint64_t tag,
                     uint64_t any, oar_envelope *found);
 
-/* How many receives wait for their message. */
+/* Returns how many receives wait for their message. */
 int oari_match_posted(const oari_match *match);
 
-/* Ends every receive and send it knows of; those that links have been given
- * are theirs to end. */
+/* Finishes every receive and send it knows of; links finish those that they
+ * have been given. */
 void oari_match_abort(oari_match *match, oar_status why);
 
-/* Sets status and done; the transfer is the core's again. */
+/* Sets status and done; the transfer belongs to the core again. */
 static inline void oari_transfer_finish(oar_transfer *t, oar_status status)
 {
     t->status = status;
     t->done = 1;
 }
 
-/* ---- for links: messages pushed ------------------------------------------ */
+/* ---- for links: eager messages ------------------------------------------- */
 
 /* One whose data is coming in. */
 typedef struct oari_inbound {
@@ -65,13 +65,13 @@ typedef struct oari_inbound {
     size_t bytes;
 } oari_inbound;
 
-/* Finds its place. OAR_E_NOMEM if there is none, OAR_E_DATA if the source has
- * no credit for it. */
+/* Finds the place of a message that comes. OAR_E_NOMEM if there is none,
+ * OAR_E_DATA if the source has no credit for it. */
 oar_status oari_match_begin(oari_match *match, int source, uint64_t tag,
                             size_t bytes, oari_inbound *in);
 /* All of its data is in the target. */
 void oari_match_end(oari_match *match, oari_inbound *in);
-/* It will not come: ends its receive, if it has one, with `why`. */
+/* It will not come: finishes its receive, if it has one, with `why`. */
 void oari_match_drop(oari_inbound *in, oar_status why);
 
 /* ---- for links: messages offered ----------------------------------------- */
@@ -83,9 +83,9 @@ typedef struct oari_offer {
     uint64_t word[3]; /* the link's */
 } oari_offer;
 
-/* A link: told once about every offer that its receive is there. The receive
- * is as large as the message, and the link's to end; NULL: there was one of
- * another size, which has failed, and the sender should know. */
+/* A link's: called once for every offer, when its receive is there. The receive
+ * is as large as the message, and the link finishes it; NULL: there was one of
+ * another size, which has failed, and the sender should be told. */
 typedef struct oari_taker {
     void (*take)(void *self, const oari_offer *offer, oar_transfer *receive);
     void *self;
@@ -100,40 +100,44 @@ oar_status oari_match_offer(oari_match *match, const oari_offer *offer,
 
 /* ---- credit -------------------------------------------------------------- */
 
-/* What a pushed message costs its sender until it is received. */
+/* What an eager message costs its sender until it is received. */
 enum { OARI_CREDIT_UNIT = 64 };
 static inline uint64_t oari_credit_cost(size_t bytes)
 {
     return 1 + (bytes + OARI_CREDIT_UNIT - 1) / OARI_CREDIT_UNIT;
 }
 
-/* Whether `bytes` more may be pushed to a rank, with that much spent on it and
- * given back by it since the beginning. The same on all ranks of a group. */
-int oari_match_may_push(const oari_match *match, uint64_t spent, uint64_t back,
-                        size_t bytes);
+/* Returns whether the credit is enough for an eager message of `bytes`, with
+ * that much spent on its receiver and given back by it since the beginning. The
+ * same on all ranks of a group. */
+int oari_match_has_credit(const oari_match *match, uint64_t spent,
+                          uint64_t back, size_t bytes);
 
-/* How much a rank may have pushed to another. */
+/* Returns how much a rank may have spent on another. */
 uint64_t oari_match_credit(const oari_match *match);
 
-/* What to give back to a source: the cost of all that was received. */
+/* Returns what to give back to a source: the cost of all eager messages that
+ * were received from it. */
 uint64_t oari_match_received(const oari_match *match, int source);
 
-/* ---- rows of transfers, linked through scratch[0] ------------------------ */
+/* ---- lists of transfers, linked through scratch[0] ----------------------- */
 
-typedef struct oari_row {
+typedef struct oari_transfer_list {
     oar_transfer *first, *last;
-} oari_row;
+} oari_transfer_list;
 
-static inline oar_transfer *oari_row_next(const oar_transfer *t)
+static inline oar_transfer *oari_transfer_list_next(const oar_transfer *t)
 {
     return t->scratch[0];
 }
-void oari_row_push(oari_row *row, oar_transfer *t);
-/* Takes t out; before: the one in front of it, or NULL. */
-void oari_row_remove(oari_row *row, oar_transfer *before, oar_transfer *t);
-/* Takes out the one whose scratch[1] is this number; NULL: none. */
-oar_transfer *oari_row_take(oari_row *row, uint64_t number);
-void oari_row_finish(oari_row *row, oar_status status);
+void oari_transfer_list_push(oari_transfer_list *list, oar_transfer *t);
+/* Takes t out of the list; before: the transfer in front of it, or NULL. */
+void oari_transfer_list_remove(oari_transfer_list *list, oar_transfer *before,
+                               oar_transfer *t);
+/* Takes out the transfer whose scratch[1] is this number; NULL: none. */
+oar_transfer *oari_transfer_list_take(oari_transfer_list *list,
+                                      uint64_t number);
+void oari_transfer_list_finish(oari_transfer_list *list, oar_status status);
 
 /* Numbers in scratch words. */
 static inline void oari_scratch_set(oar_transfer *t, int i, uint64_t value)

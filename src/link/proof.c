@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proof: notes that carry a proof. A note is bound to the secret, to its key in
- * the store and to its rank, so that whoever can write to the store, but does
- * not know the secret, cannot make one, nor move one elsewhere. */
+/* proof: entries in the store that are authenticated. The code of an entry
+ * depends on the secret, its key in the store and its rank, so that a process
+ * that can write to the store, but does not know the secret, can neither make
+ * an entry nor move one. */
 #include "link/proof.h"
 
 #include <string.h>
@@ -21,22 +22,22 @@ oar_status native_secret(oari_secret *secret)
     return OAR_OK;
 }
 
-oar_status native_vouch(const oari_secret *secret, const native_note *note,
-                        unsigned char proof[OARI_MAC_BYTES])
+oar_status native_vouch(const oari_secret *secret, const native_note *entry,
+                        unsigned char mac[OARI_MAC_BYTES])
 {
-    const void *part[] = { note->prefix, note->data };
-    size_t bytes[] = { strlen(note->prefix), note->bytes };
+    const void *part[] = { entry->prefix, entry->data };
+    size_t bytes[] = { strlen(entry->prefix), entry->bytes };
     unsigned char key[OARI_SECRET_BYTES];
 
-    memset(proof, 0, OARI_MAC_BYTES);
+    memset(mac, 0, OARI_MAC_BYTES);
     if (!secret->known)
         return OAR_OK;
-    OARI_TRY(oari_secret_key(secret, "note", 0, note->rank, -1, key));
-    return oari_secret_mac(key, part, bytes, 2, proof);
+    OARI_TRY(oari_secret_key(secret, "note", 0, entry->rank, -1, key));
+    return oari_secret_mac(key, part, bytes, 2, mac);
 }
 
-oar_status native_believe(const oari_secret *secret, const native_note *note,
-                          int proves, const unsigned char proof[OARI_MAC_BYTES])
+oar_status native_believe(const oari_secret *secret, const native_note *entry,
+                          int proves, const unsigned char mac[OARI_MAC_BYTES])
 {
     unsigned char expected[OARI_MAC_BYTES];
 
@@ -45,12 +46,12 @@ oar_status native_believe(const oari_secret *secret, const native_note *note,
                          "rank %d has %s, this rank has %s: start all by one "
                          "`oarsong run`, or with the same OARSONG_SECRET_FILE "
                          "and OARSONG_WIRE",
-                         note->rank, proves ? "a job secret" : "no job secret",
+                         entry->rank, proves ? "a job secret" : "no job secret",
                          secret->known ? "one" : "none");
-    OARI_TRY(native_vouch(secret, note, expected));
-    if (!oari_secret_mac_equal(expected, proof))
+    OARI_TRY(native_vouch(secret, entry, expected));
+    if (!oari_secret_mac_equal(expected, mac))
         return oari_fail(OAR_E_AUTH,
                          "rank %d has another job secret than this rank",
-                         note->rank);
+                         entry->rank);
     return OAR_OK;
 }

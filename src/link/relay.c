@@ -43,7 +43,8 @@ typedef struct gate {
 } gate;
 
 typedef struct partner {
-    oari_row offered; /* sends that wait for their GO; scratch[1]: serial */
+    oari_transfer_list
+        offered; /* sends that wait for their GO; scratch[1]: serial */
     uint64_t serial;
     uint64_t spent, back; /* credit of ours there */
     uint64_t told;        /* credit of theirs that they know of */
@@ -261,7 +262,8 @@ static oar_status hear_offer(oari_relay *r, int from, const head *h)
 
 static oar_status hear_go(oari_relay *r, int from, const head *h)
 {
-    oar_transfer *t = oari_row_take(&r->peer[from].offered, h->serial);
+    oar_transfer *t =
+        oari_transfer_list_take(&r->peer[from].offered, h->serial);
 
     if (t == NULL)
         return nonsense(from, h);
@@ -350,7 +352,7 @@ static int may_push(const oari_relay *r, const oar_transfer *t)
     const partner *p = &r->peer[t->peer];
 
     return !t->synchronous && t->bytes <= r->eager_bytes &&
-           oari_match_may_push(r->match, p->spent, p->back, t->bytes);
+           oari_match_has_credit(r->match, p->spent, p->back, t->bytes);
 }
 
 static oar_status push(oari_relay *r, oar_transfer *t)
@@ -373,7 +375,7 @@ static oar_status offer(oari_relay *r, oar_transfer *t)
     OARI_TRY(arm(r));
     oari_scratch_set(t, 1, h.serial);
     OARI_TRY(put_head(r, t->peer, h, NULL));
-    oari_row_push(&p->offered, t);
+    oari_transfer_list_push(&p->offered, t);
     r->offers++;
     return OAR_OK;
 }
@@ -451,7 +453,7 @@ void oari_relay_abort(oari_relay *relay, oar_status why)
     for (crate *c = relay->crates; c != NULL; c = c->next)
         give_up(relay, c, why);
     for (int i = 0; i < relay->ranks; i++)
-        oari_row_finish(&relay->peer[i].offered, why);
+        oari_transfer_list_finish(&relay->peer[i].offered, why);
     relay->offers = 0;
     oari_match_abort(relay->match, why);
 }

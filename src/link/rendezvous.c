@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rendezvous: a wait in slices. Between them it says what it waits for, and
- * asks whether the launcher knows that the missing rank has ended. */
+/* rendezvous: a wait in slices. Between them it logs what it waits for, and asks
+ * whether the launcher knows that the missing rank has ended. */
 #include "link/rendezvous.h"
 
 #include <inttypes.h>
@@ -24,18 +24,9 @@ enum { SLICE_MS = 500, NAMED_MAX = 16 };
 static const int64_t say_after_ms[] = { 1000, 30000 };
 enum { SAY_TIMES = sizeof say_after_ms / sizeof *say_after_ms };
 
-/* ---- saying -------------------------------------------------------------- */
+/* ---- warnings ------------------------------------------------------------ */
 
-static int is_missing(const oari_rendezvous *r, int rank)
-{
-    char text[OAR_STORE_KEY_MAX];
-    const char *key = text;
-
-    r->key(r->arg, rank, text, sizeof text);
-    return oar_store_wait(r->store, 1, &key, 0) == OAR_E_TIMEOUT;
-}
-
-/* "rank 1", "ranks 1, 3, 4"; at most so many. */
+/* Writes "rank 1" or "ranks 1, 3, 4", of NAMED_MAX ranks at most. */
 static void list_missing(const oari_rendezvous *r, int peer, char *text,
                          size_t bytes)
 {
@@ -43,7 +34,12 @@ static void list_missing(const oari_rendezvous *r, int peer, char *text,
     int named = 1;
 
     for (int i = peer + 1; r->key != NULL && i < r->ranks; i++) {
-        if (i == r->rank || !is_missing(r, i))
+        char name[OAR_STORE_KEY_MAX];
+        const char *key = name;
+
+        r->key(r->arg, i, name, sizeof name);
+        if (i == r->rank ||
+            oar_store_wait(r->store, 1, &key, 0) != OAR_E_TIMEOUT)
             continue;
         if (named++ == 1)
             used = (size_t)snprintf(text, bytes, "ranks %d", peer);
@@ -55,17 +51,11 @@ static void list_missing(const oari_rendezvous *r, int peer, char *text,
     }
 }
 
-/* Under `oarsong run` all lines come out in one place: two ranks are enough. */
-static oar_log_level level_of(const oari_rendezvous *r)
-{
-    return r->rank > 1 && oari_env_text("OARSONG_RUN_ID") != NULL
-               ? OAR_LOG_INFO
-               : OAR_LOG_WARN;
-}
-
-static void say(oari_rendezvous *r, int peer, int64_t deadline_ns)
+/* Under `oarsong run` all lines are shown in one place: two ranks are enough. */
+static void log_missing(oari_rendezvous *r, int peer, int64_t deadline_ns)
 {
     const char *at = oari_store_address(r->store);
+    int quiet = r->rank > 1 && oari_env_text("OARSONG_RUN_ID") != NULL;
     char self[OARI_NAME_MAX + 64], who[160], age[32];
     char left[48] = "it does not give up";
 
@@ -78,40 +68,34 @@ static void say(oari_rendezvous *r, int peer, int64_t deadline_ns)
         snprintf(self, sizeof self, "group \"%s\", rank %d", r->group, r->rank);
     else
         snprintf(self, sizeof self, "rank %d", r->rank);
-    oari_log(level_of(r), "%s has waited %s for %s to join%s%s; %s", self, age,
-             who, at != NULL ? ", at the store " : "", at != NULL ? at : "",
-             left);
+    oari_log(quiet ? OAR_LOG_INFO : OAR_LOG_WARN,
+             "%s has waited %s for %s to join%s%s; %s", self, age, who,
+             at != NULL ? ", at the store " : "", at != NULL ? at : "", left);
     r->said++;
 }
 
-/* ---- ends ---------------------------------------------------------------- */
+/* ---- ranks that have ended ----------------------------------------------- */
 
 void oari_ended_key(int rank, char key[OARI_ENDED_KEY])
 {
     snprintf(key, OARI_ENDED_KEY, "launcher/ended/%d", rank);
 }
 
-/* The launcher counts ranks of the job, which this group's must be. */
-static int is_whole_job(const oari_rendezvous *r)
+/* Returns the exit code of a rank that has ended; -1: it has not, as far as is
+ * known. The launcher counts ranks of the job, which this group's must be. */
+static int exit_code(const oari_rendezvous *r, int peer)
 {
     int64_t rank = -1, size = -1;
-
-    return oari_env_text("OARSONG_RUN_ID") != NULL &&
-           oari_env_int("OARSONG_RANK", 0, INT_MAX, &rank) == OAR_OK &&
-           oari_env_int("OARSONG_SIZE", 1, INT_MAX, &size) == OAR_OK &&
-           rank == r->rank && size == r->ranks;
-}
-
-/* How the rank ended; -1: it has not, as far as is known. */
-static int code_of(const oari_rendezvous *r, int peer)
-{
     char key[OARI_ENDED_KEY];
     void *value = NULL;
     size_t bytes;
     int code;
 
     oari_ended_key(peer, key);
-    if (!is_whole_job(r) ||
+    if (oari_env_text("OARSONG_RUN_ID") == NULL ||
+        oari_env_int("OARSONG_RANK", 0, INT_MAX, &rank) != OAR_OK ||
+        oari_env_int("OARSONG_SIZE", 1, INT_MAX, &size) != OAR_OK ||
+        rank != r->rank || size != r->ranks ||
         oar_store_get(r->store, key, 0, &value, &bytes) != OAR_OK)
         return -1;
     code = atoi(value);
@@ -132,19 +116,9 @@ static int64_t next_look(const oari_rendezvous *r, int64_t deadline_ns)
     return slice < deadline_ns ? slice : deadline_ns;
 }
 
-static oar_status too_late(const oari_rendezvous *r, int peer)
-{
-    const char *group = r->group != NULL ? r->group : "world";
-
-    return oari_about(
-        peer, oari_fail(OAR_E_TIMEOUT,
-                        "rank %d did not join group \"%s\" in %" PRId64 " ms",
-                        peer, group, r->timeout_ms));
-}
-
-/* Its last word may have come just before its end was told. */
-static oar_status has_ended(const oari_rendezvous *r, const char *key, int peer,
-                            int code, void **value, size_t *bytes)
+/* The rank may have put the key there just before it ended. */
+static oar_status get_or_blame(const oari_rendezvous *r, const char *key,
+                               int peer, int code, void **value, size_t *bytes)
 {
     oar_status status = oar_store_get(r->store, key, 0, value, bytes);
 
@@ -175,17 +149,22 @@ oar_status oari_rendezvous_get(oari_rendezvous *r, const char *key, int peer,
         if (status != OAR_E_TIMEOUT)
             return status;
         if (oari_now_ns() >= deadline_ns)
-            return too_late(r, peer);
-        if ((code = code_of(r, peer)) >= 0)
-            return has_ended(r, key, peer, code, value, bytes);
+            return oari_about(
+                peer,
+                oari_fail(OAR_E_TIMEOUT,
+                          "rank %d did not join group \"%s\" in %" PRId64 " ms",
+                          peer, r->group != NULL ? r->group : "world",
+                          r->timeout_ms));
+        if ((code = exit_code(r, peer)) >= 0)
+            return get_or_blame(r, key, peer, code, value, bytes);
         if (r->said < SAY_TIMES &&
             oari_now_ns() >=
                 r->start_ns + say_after_ms[r->said] * INT64_C(1000000))
-            say(r, peer, deadline_ns);
+            log_missing(r, peer, deadline_ns);
     }
 }
 
-/* ---- signing in ---------------------------------------------------------- */
+/* ---- signatures ---------------------------------------------------------- */
 
 enum { SIGNATURE = 256 };
 
@@ -211,22 +190,19 @@ static int read_signature(const char *text, oari_recorder_head *h)
     return 1;
 }
 
-static int lives(oari_process_state life)
-{
-    return life == OARI_PROCESS_RUNS || life == OARI_PROCESS_SLEEPS ||
-           life == OARI_PROCESS_STOPPED;
-}
-
 static oar_status check_signature(const char *group, int rank, const char *text,
                                   const oari_recorder_head *mine)
 {
     oari_recorder_head *other = oari_alloc(1, sizeof *other);
+    oari_process_state state = OARI_PROCESS_UNKNOWN;
     oar_status status = OAR_OK;
 
     if (other == NULL)
         return OAR_E_NOMEM;
-    if (read_signature(text, other) &&
-        lives(oari_host_process_state(other, mine)))
+    if (read_signature(text, other))
+        state = oari_host_process_state(other, mine);
+    if (state == OARI_PROCESS_RUNS || state == OARI_PROCESS_SLEEPS ||
+        state == OARI_PROCESS_STOPPED)
         status = oari_fail(OAR_E_RANK,
                            "rank %d of group \"%s\" is there twice: process "
                            "%lld has joined as that rank, too (this is process "
@@ -237,8 +213,8 @@ static oar_status check_signature(const char *group, int rank, const char *text,
     return status;
 }
 
-/* Of the same process, of one that has ended, or of another host, about which
- * nothing is known: then this one takes its place. */
+/* Replaces a signature of the same process, of one that has ended, or of one on
+ * another host, of which nothing is known. */
 static oar_status sign_over(oar_store *store, const char *group, int rank,
                             const char *key, const char *mine,
                             const oari_recorder_head *head)

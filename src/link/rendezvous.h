@@ -17,8 +17,8 @@ typedef struct oari_rendezvous {
     int64_t timeout_ms;   /* for the text */
     oari_rank_key_fn key; /* NULL: only the first missing rank is named */
     const void *arg;
-    int64_t start_ns; /* 0: nobody has been waited for */
-    int said;         /* how often it has been told that it waits */
+    int64_t start_ns; /* 0: it has not waited for any rank */
+    int said;         /* how often it has logged that it waits */
 } oari_rendezvous;
 
 /* Waits until rank `peer` has put the key there and gives its value (oari_free
@@ -29,11 +29,13 @@ oar_status oari_rendezvous_get(oari_rendezvous *r, const char *key, int peer,
                                int64_t deadline_ns, void **value,
                                size_t *bytes);
 
-/* Signs in: this process is the rank of that group. OAR_E_RANK if another
- * process of this host, which lives, has signed as the same rank. */
+/* Writes into the store that this process is that rank of that group.
+ * OAR_E_RANK if another living process of this host has signed as the same
+ * rank. */
 oar_status oari_rendezvous_sign(oar_store *store, const char *group, int rank);
 
-/* Under which `oarsong run` says how a rank ended: a decimal exit code. */
+/* Gives the key under which `oarsong run` puts how a rank ended: a decimal exit
+ * code. */
 enum { OARI_ENDED_KEY = 40 };
 void oari_ended_key(int rank, char key[OARI_ENDED_KEY]);
 

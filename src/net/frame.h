@@ -14,7 +14,7 @@
 
 #include <oarsong/status.h>
 
-enum { OARI_FRAME_BYTES = 64, OARI_FRAME_VERSION = 3 };
+enum { OARI_FRAME_BYTES = 64, OARI_FRAME_VERSION = 4 };
 
 typedef enum oari_frame_kind {
     OARI_FRAME_HELLO = 1, /* the sender's rank and its authentication code; the
@@ -24,16 +24,15 @@ typedef enum oari_frame_kind {
     OARI_FRAME_TAKE,      /* an offered message is wanted, or refused */
     OARI_FRAME_DATA,      /* part of a message that is wanted */
     OARI_FRAME_CREDIT,    /* nothing but its credit */
-    OARI_FRAME_FAULT,     /* the group has ended: its record */
+    OARI_FRAME_BULLETIN,  /* a fact that the sender shows (link/bulletin.h);
+                             sent even when the group has failed */
     OARI_FRAME_GOODBYE,   /* the sender leaves, in good order */
-    OARI_FRAME_BALLOT,    /* the sender's ballot of a membership vote; sent
-                             even when the group has failed */
     OARI_FRAME_KINDS
 } oari_frame_kind;
 
 enum {
     OARI_FRAME_REFUSED = 1, /* TAKE: its size is not that of the receive */
-    OARI_FRAME_LAST = 2,    /* HELLO: only a fault follows on this socket */
+    OARI_FRAME_LAST = 2,    /* HELLO: only facts follow on this socket */
     OARI_FRAME_FLAGS = 3
 };
 
@@ -44,8 +43,9 @@ typedef struct oari_frame {
     uint32_t sequence; /* of the frame on its socket, from 0 */
     uint32_t source;   /* rank */
     uint64_t tag;      /* PUSH, OFFER; DATA: where the part begins; HELLO: which
-                          of the pair's sockets; TAKE: the receiver's handle */
-    uint64_t bytes;    /* PUSH, DATA, HELLO, FAULT: what follows; OFFER: what
+                          of the pair's sockets; TAKE: the receiver's handle;
+                          BULLETIN: which fact */
+    uint64_t bytes;    /* PUSH, DATA, HELLO, BULLETIN: what follows; OFFER: what
                           would */
     uint64_t handle;   /* OFFER, TAKE: the sender's name for the message; DATA:
                           the receiver's */
@@ -79,12 +79,7 @@ typedef struct oari_fault {
 } oari_fault;
 
 /* Bytes of an encoded fault record. */
-enum {
-    OARI_FAULT_BYTES = 804,
-    /* A bit of byte 3, which is 0 in a record: the sender's group has ended
-     * with this fault. */
-    OARI_FAULT_SETTLED = 0x80
-};
+enum { OARI_FAULT_BYTES = 804 };
 
 /* Encodes a fault. */
 void oari_fault_write(const oari_fault *fault,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The backend mpi, over each MPI there is. The ranks are this program again,
- * started by mpirun, each playing the role that the environment names; what
- * they saw they leave in files of a folder. */
+/* The backend mpi, over each MPI that is installed. The ranks are this program
+ * again, started by mpirun, each in the role that the environment names; they
+ * leave what they saw in files of a folder. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,7 +21,8 @@
 
 #include <oarsong/oarsong.h>
 
-#include "support/census.h"
+#include "support/leak_check.h"
+#include "support/mpi_ranks.h"
 
 enum { PATH = 512, LIMIT_S = 120, ODD = 1003, SKIPPED = 77 };
 
@@ -229,8 +230,8 @@ static oar_status differ(oar_group *world)
         TRY(oar_barrier(world, NULL, NULL));
         oar_group_destroy(g);
     }
-    leave("told", rank, &told, sizeof told);
-    await_all("told", oar_group_size(world));
+    leave("reported", rank, &told, sizeof told);
+    await_all("reported", oar_group_size(world));
     return OAR_OK;
 }
 
@@ -317,20 +318,6 @@ static int play(const char *role)
 
 /* ---- starting ranks ------------------------------------------------------ */
 
-static void calm_open_mpi(void)
-{
-    static const char *const set[] = {
-        "OMPI_ALLOW_RUN_AS_ROOT",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-        "OMPI_MCA_rmaps_base_oversubscribe",
-        "PRTE_ALLOW_RUN_AS_ROOT",
-        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
-    };
-
-    for (size_t i = 0; i < sizeof set / sizeof *set; i++)
-        setenv(set[i], "1", 1);
-}
-
 /* Leaves out what is NULL. */
 static void execute(const char *const *args, size_t count)
 {
@@ -359,7 +346,7 @@ static int run_by(const char *launcher, const char *word, int ranks,
     snprintf(limit, sizeof limit, "%d", LIMIT_S);
     snprintf(log, sizeof log, "%s/log", folder);
     if ((child = fork()) == 0) {
-        calm_open_mpi();
+        mpi_ranks_allow_root();
         fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         dup2(fd, 1);
         dup2(fd, 2);
@@ -417,16 +404,16 @@ static void expect(int code)
 
 enum { PARAMS = 1 << 17 };
 
-typedef struct outcome {
+typedef struct trained_model {
     float param[PARAMS], loss[4 * STEPS];
     long bytes; /* of param */
     int ranks;
-} outcome;
+} trained_model;
 
 /* Trains by that backend, with that algorithm or its own (NULL). All ranks have
  * the same parameters. */
 static void train_by(const char *backend, const char *algorithm, int ranks,
-                     const char *role, outcome *o)
+                     const char *role, trained_model *o)
 {
     static float other[PARAMS];
 
@@ -458,20 +445,20 @@ static double apart(const float *a, const float *b, size_t count)
     return worst;
 }
 
-static double params_apart(const outcome *a, const outcome *b)
+static double params_apart(const trained_model *a, const trained_model *b)
 {
     assert_int_equal(a->bytes, b->bytes);
     return apart(a->param, b->param, (size_t)a->bytes / sizeof *a->param);
 }
 
-static double losses_apart(const outcome *a, const outcome *b)
+static double losses_apart(const trained_model *a, const trained_model *b)
 {
     return apart(a->loss, b->loss, (size_t)a->ranks * STEPS);
 }
 
 static double train_twice(int ranks, const char *role, const char *algorithm)
 {
-    static outcome native, mpi;
+    static trained_model native, mpi;
 
     train_by("native", algorithm, ranks, role, &native);
     train_by("mpi", algorithm, ranks, role, &mpi);
@@ -490,11 +477,12 @@ static void in_the_order_of_ranks_training_gives_the_same_bits(void **state)
 }
 
 /* Adam divides each gradient by its size: where that is nothing but rounding
- * the parameter goes either way, as far as any other. That is so whoever adds
- * in another order, native links too; the loss is the same. */
+ * the parameter goes either way, as far as any other. That holds for every
+ * backend that adds in another order, native links too; the loss is the
+ * same. */
 static void with_adam_another_order_moves_what_has_no_gradient(void **state)
 {
-    static outcome ring, exchange, mpi;
+    static trained_model ring, exchange, mpi;
     double ours, theirs;
 
     train_by("native", "all_reduce:exchange", 4, "train", &exchange);
@@ -524,7 +512,7 @@ static void a_program_that_initialised_mpi_keeps_it(void **state)
 }
 
 /* By whichever backend: an error that says what to do, never a crash. */
-static void the_other_mpirun_is_told(void **state)
+static void the_wrong_mpirun_is_reported(void **state)
 {
     static const char *const backends[] = { "mpi", "mpi-openmpi", "mpi-mpich" };
     const char *other = strcmp(flavour, "mpich") == 0 ? "openmpi" : "mpich";
@@ -581,25 +569,25 @@ static void more_than_an_int_counts_is_moved(void **state)
 /* MPI without ULFM ends the job; our recorder is ours. */
 static void the_autopsy_names_the_rank_that_died_first(void **state)
 {
-    char boxes[PATH], *text = NULL;
+    char recorder_files[PATH], *text = NULL;
     oar_autopsy *autopsy = NULL;
 
-    snprintf(boxes, sizeof boxes, "%s/boxes", folder);
-    mkdir(boxes, 0700);
-    setenv("OARSONG_RECORDER_DIR", boxes, 1);
+    snprintf(recorder_files, sizeof recorder_files, "%s/records", folder);
+    mkdir(recorder_files, 0700);
+    setenv("OARSONG_RECORDER_DIR", recorder_files, 1);
     assert_int_not_equal(run_role(3, "die", "mpi"), 0);
     unsetenv("OARSONG_RECORDER_DIR");
-    assert_int_equal(oar_autopsy_open(boxes, &autopsy), OAR_OK);
+    assert_int_equal(oar_autopsy_open(recorder_files, &autopsy), OAR_OK);
     assert_int_equal(oar_autopsy_text(autopsy, &text), OAR_OK);
     if (strstr(text, "rank 1") == NULL)
         print_message("%s\n", text);
     assert_non_null(strstr(text, "rank 1"));
     oar_free(text);
     oar_autopsy_destroy(autopsy);
-    folder_drop(boxes);
+    folder_remove(recorder_files);
 }
 
-static void ranks_that_call_other_things_are_told(void **state)
+static void ranks_that_call_other_things_get_a_mismatch(void **state)
 {
     char text[700] = "";
     int told = 0;
@@ -608,7 +596,7 @@ static void ranks_that_call_other_things_are_told(void **state)
     for (int r = 0; r < 3; r++) {
         if (find("untold", r, text, sizeof text - 1) > 0)
             print_message("rank %d: %s\n", r, text);
-        if (find("told", r, &told, sizeof told) != sizeof told)
+        if (find("reported", r, &told, sizeof told) != sizeof told)
             show_log();
         assert_int_equal(told, ODD_CALLS);
     }
@@ -657,7 +645,7 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    folder_drop(folder);
+    folder_remove(folder);
     return 0;
 }
 
@@ -668,12 +656,12 @@ static int run_all(const char *which)
         cmocka_unit_test(in_the_order_of_ranks_training_gives_the_same_bits),
         cmocka_unit_test(with_adam_another_order_moves_what_has_no_gradient),
         cmocka_unit_test(a_program_that_initialised_mpi_keeps_it),
-        cmocka_unit_test(the_other_mpirun_is_told),
+        cmocka_unit_test(the_wrong_mpirun_is_reported),
         cmocka_unit_test(mpirun_decides_which_mpi_it_is),
         cmocka_unit_test(what_was_sent_before_leaving_arrives),
         cmocka_unit_test(more_than_an_int_counts_is_moved),
         cmocka_unit_test(the_autopsy_names_the_rank_that_died_first),
-        cmocka_unit_test(ranks_that_call_other_things_are_told),
+        cmocka_unit_test(ranks_that_call_other_things_get_a_mismatch),
         cmocka_unit_test(without_mpirun_it_says_what_to_use),
         cmocka_unit_test(a_group_of_one_needs_no_mpirun),
     };

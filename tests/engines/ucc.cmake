@@ -1,5 +1,5 @@
 # UCC, where it was found: its plugin is in the folder of the library, which the
-# tests do not load. Elsewhere the test sees that the reason is told.
+# tests do not load. Elsewhere the test checks that the error gives the reason.
 set_tests_properties(engines/ucc_test PROPERTIES LABELS "engines;notsan")
 set_property(TEST engines/ucc_test APPEND PROPERTY ENVIRONMENT
     "OARSONG_PLUGIN_PATH=${CMAKE_LIBRARY_OUTPUT_DIRECTORY}")

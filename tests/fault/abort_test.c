@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Abort, from any thread, at any moment, while other threads run collectives
- * and messages: everyone returns in bounded time with the same record, and
+ * and messages: every call returns in bounded time with the same record, and
  * nothing is left of the group. Destroy needs no living peer. */
-#include "support/crew.h"
+#include "support/test_job.h"
 
 #include <malloc.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "device/segment.h"
-#include "support/deed.h"
+#include "support/operation_case.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SANITIZED = 1 }; /* maps more memory as it likes */
@@ -36,27 +36,27 @@ enum {
 };
 
 /* One abort. On a page that all ranks see. */
-typedef struct round {
+typedef struct abort_round {
     int number;
     _Atomic int64_t aborted_ns;
-    crew_flag told, ready;
+    shared_flag reported, ready;
     const char *backend;
     int hosts;
-    char text[CREW_MAX][sizeof((oar_error *)0)->text];
-} round;
+    char text[TEST_JOB_RANKS][sizeof((oar_error *)0)->text];
+} abort_round;
 
 /* What a rank's threads share. */
-typedef struct churn {
+typedef struct rank_threads {
     oar_group *group;
-    round *round;
+    abort_round *round;
     int shared; /* memory; else private */
     _Atomic int operations, failures;
-} churn;
+} rank_threads;
 
 /* ---- what runs meanwhile ------------------------------------------------- */
 
 /* Ends a thread: the error it got must be the group's. */
-static void *check_end(churn *c, oar_status status)
+static void *check_end(rank_threads *c, oar_status status)
 {
     oar_error record = { .size = sizeof record };
     char text[sizeof record.text];
@@ -71,7 +71,7 @@ static void *check_end(churn *c, oar_status status)
     return NULL;
 }
 
-static float *take(churn *c)
+static float *take(rank_threads *c)
 {
     void *memory = NULL;
 
@@ -82,7 +82,7 @@ static float *take(churn *c)
     return memory;
 }
 
-static void give(churn *c, float *memory)
+static void give(rank_threads *c, float *memory)
 {
     if (c->shared)
         oar_shared_free(memory);
@@ -128,7 +128,7 @@ static oar_status run_one(oar_group *g, int number, float *x, float *y)
 /* The buffers are given back as soon as the call returns. */
 static void *collect(void *arg)
 {
-    churn *c = arg;
+    rank_threads *c = arg;
     oar_status status = OAR_OK;
 
     for (int i = 0; status == OAR_OK; i++) {
@@ -142,9 +142,9 @@ static void *collect(void *arg)
     return check_end(c, status);
 }
 
-static void *chat(void *arg)
+static void *exchange_messages(void *arg)
 {
-    churn *c = arg;
+    rank_threads *c = arg;
     int n = oar_group_size(c->group), rank = oar_group_rank(c->group);
     oar_status status = OAR_OK;
 
@@ -169,11 +169,11 @@ static void *chat(void *arg)
 /* ---- aborting ------------------------------------------------------------ */
 
 /* After so many operations, and a little later. */
-static void await_moment(churn *c, uint64_t *seed)
+static void await_moment(rank_threads *c, uint64_t *seed)
 {
-    int operations = (int)(crew_random(seed) % MOMENTS);
-    int64_t later = (int64_t)(crew_random(seed) % 200000);
-    int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
+    int operations = (int)(next_random(seed) % MOMENTS);
+    int64_t later = (int64_t)(next_random(seed) % 200000);
+    int64_t deadline = oari_deadline(TEST_JOB_LIMIT_MS);
 
     while (c->operations < operations && oari_now_ns() < deadline)
         nanosleep(&(struct timespec){ 0, 20000 }, NULL);
@@ -184,14 +184,14 @@ static void await_moment(churn *c, uint64_t *seed)
 
 static void *abort_too(void *arg)
 {
-    churn *c = arg;
+    rank_threads *c = arg;
 
     oar_group_abort(c->group, "two");
     return NULL;
 }
 
 /* From this thread, or from two at once: one of them is first. */
-static void abort_once(churn *c, int twice)
+static void abort_once(rank_threads *c, int twice)
 {
     pthread_t thread;
 
@@ -205,16 +205,16 @@ static void abort_once(churn *c, int twice)
 
 /* One rank's part of one round. The aborting rank, the moment and the number of
  * threads that abort follow from the number. */
-static int churn_round(churn *c)
+static int run_all_threads(rank_threads *c)
 {
     uint64_t seed = (uint64_t)c->round->number * 1000003;
     int rank = oar_group_rank(c->group), n = oar_group_size(c->group);
-    int chosen = (int)(crew_random(&seed) % (uint64_t)n);
+    int chosen = (int)(next_random(&seed) % (uint64_t)n);
     oar_error record = { .size = sizeof record };
     pthread_t collector, chatter;
 
     if (pthread_create(&collector, NULL, collect, c) != 0 ||
-        pthread_create(&chatter, NULL, chat, c) != 0)
+        pthread_create(&chatter, NULL, exchange_messages, c) != 0)
         abort();
     if (rank == chosen) {
         await_moment(c, &seed);
@@ -222,7 +222,7 @@ static int churn_round(churn *c)
     }
     pthread_join(collector, NULL);
     pthread_join(chatter, NULL);
-    if (!crew_in_time(c->round->aborted_ns, BOUND_MS))
+    if (!is_in_time(c->round->aborted_ns, BOUND_MS))
         c->failures++;
     oar_group_fault(c->group, &record);
     memcpy(c->round->text[rank], record.text, sizeof record.text);
@@ -231,7 +231,7 @@ static int churn_round(churn *c)
     return c->failures;
 }
 
-static int same_text(const round *r, int ranks)
+static int same_text(const abort_round *r, int ranks)
 {
     for (int i = 1; i < ranks; i++)
         if (strcmp(r->text[0], r->text[i]) != 0)
@@ -248,7 +248,7 @@ typedef struct footprint {
 
 static footprint measure(void)
 {
-    footprint f = { crew_descriptors(), crew_mappings(), 0, 0 };
+    footprint f = { open_descriptors(), memory_mappings(), 0, 0 };
     struct stat info;
     size_t bytes;
     int fd;
@@ -273,28 +273,28 @@ static int flat(const footprint *before, const footprint *after)
            after->segments <= before->segments + (256 << 10);
 }
 
-static int run_round(crew *c, int rank, round *r)
+static int run_round(test_job *c, int rank, abort_round *r)
 {
-    churn work = { .round = r, .shared = r->number % 4 != 3 };
+    rank_threads work = { .round = r, .shared = r->number % 4 != 3 };
     oar_group_opts o = oar_group_opts_init();
     int64_t start;
 
     o.stage_bytes = 4096;
-    o.timeout_ms = CREW_PATIENCE_MS;
-    CREW_CHECK(c, rank, crew_join(c, rank, &o, &work.group) == OAR_OK);
-    CREW_CHECK(c, rank, churn_round(&work) == 0);
+    o.timeout_ms = TEST_JOB_LIMIT_MS;
+    RANK_CHECK(test_job_join(c, rank, &o, &work.group) == OAR_OK);
+    RANK_CHECK(run_all_threads(&work) == 0);
     start = oari_now_ns();
     oar_group_destroy(work.group);
-    CREW_CHECK(c, rank, crew_in_time(start, BOUND_MS));
-    crew_raise(&r->told);
-    CREW_CHECK(c, rank, crew_await(&r->told, RANKS, CREW_PATIENCE_MS));
-    CREW_CHECK(c, rank, same_text(r, RANKS));
+    RANK_CHECK(is_in_time(start, BOUND_MS));
+    shared_flag_raise(&r->reported);
+    RANK_CHECK(shared_flag_await(&r->reported, RANKS, TEST_JOB_LIMIT_MS));
+    RANK_CHECK(same_text(r, RANKS));
     return 0;
 }
 
-static int run_rounds(crew *c, int rank, void *arg)
+static int run_rounds(test_job *c, int rank, void *arg)
 {
-    round *rounds = arg;
+    abort_round *rounds = arg;
     footprint before = { 0 }, after;
 
     for (int i = 0; i < ROUNDS; i++) {
@@ -311,46 +311,46 @@ static int run_rounds(crew *c, int rank, void *arg)
                 rank, before.descriptors, after.descriptors, before.mappings,
                 after.mappings, before.heap, after.heap, before.segments,
                 after.segments);
-    CREW_CHECK(c, rank, flat(&before, &after));
+    RANK_CHECK(flat(&before, &after));
     return 0;
 }
 
 static void an_abort_at_any_moment_ends_everything_in_time(void **state)
 {
-    round *rounds = crew_page(ROUNDS * sizeof *rounds);
-    crew c;
+    abort_round *rounds = shared_page(ROUNDS * sizeof *rounds);
+    test_job c;
 
     for (int i = 0; i < ROUNDS; i++)
         rounds[i].number = i;
-    crew_looks_for_leaks = 1;
-    crew_start(&c, RANKS, run_rounds, rounds, "abort at any moment");
-    crew_looks_for_leaks = 0;
+    test_job_checks_leaks = 1;
+    test_job_start(&c, RANKS, run_rounds, rounds, "abort at any moment");
+    test_job_checks_leaks = 0;
     for (int r = 0; r < RANKS; r++) /* a sanitizer takes its time */
-        if (crew_wait(&c, r, 5 * CREW_PATIENCE_MS) != 0)
-            crew_give_up(&c, "rank %d failed, or has not ended", r);
-    crew_end(&c);
-    crew_drop_page(rounds, ROUNDS * sizeof *rounds);
+        if (test_job_wait(&c, r, 5 * TEST_JOB_LIMIT_MS) != 0)
+            test_job_give_up(&c, "rank %d failed, or has not ended", r);
+    test_job_end(&c);
+    shared_page_free(rounds, ROUNDS * sizeof *rounds);
 }
 
 /* ---- as threads ---------------------------------------------------------- */
 
 static oar_status sim_round(oar_group *g, void *arg)
 {
-    churn work = { .group = g, .round = arg };
+    rank_threads work = { .group = g, .round = arg };
 
-    CHECK(churn_round(&work) == 0);
+    CHECK(run_all_threads(&work) == 0);
     return OAR_OK;
 }
 
 static void an_abort_among_threads_ends_everything_in_time(void **state)
 {
     for (int i = 0; i < ROUNDS / 2; i++) {
-        round *r = crew_page(sizeof *r);
+        abort_round *r = shared_page(sizeof *r);
         r->number = i;
         if (oar_sim_run(RANKS, sim_round, r) != OAR_OK)
             fail_msg("round %d: %s", i, oar_last_error_text());
         assert_true(same_text(r, RANKS));
-        crew_drop_page(r, sizeof *r);
+        shared_page_free(r, sizeof *r);
     }
 }
 
@@ -360,13 +360,13 @@ static void an_abort_among_threads_ends_everything_in_time(void **state)
  * no rank changes its mind. */
 static oar_status abort_both(oar_group *g, void *arg)
 {
-    round *r = arg;
+    abort_round *r = arg;
     oar_error first = { .size = sizeof first }, again = first;
     int rank = oar_group_rank(g);
 
     CHECK_OK(oar_barrier(g, NULL, NULL));
-    crew_raise(&r->ready);
-    CHECK(crew_await(&r->ready, RANKS, CREW_PATIENCE_MS));
+    shared_flag_raise(&r->ready);
+    CHECK(shared_flag_await(&r->ready, RANKS, TEST_JOB_LIMIT_MS));
     if (rank < 2)
         CHECK_OK(oar_group_abort(g, rank == 0 ? "left" : "right"));
     CHECK(oar_barrier(g, NULL, NULL) == OAR_E_ABORTED);
@@ -378,47 +378,47 @@ static oar_status abort_both(oar_group *g, void *arg)
     CHECK(oar_group_fault(g, &again) == OAR_E_ABORTED);
     CHECK(memcmp(&first, &again, sizeof first) == 0);
     memcpy(r->text[rank], first.text, sizeof first.text);
-    crew_raise(&r->told);
-    CHECK(crew_await(&r->told, RANKS, CREW_PATIENCE_MS));
+    shared_flag_raise(&r->reported);
+    CHECK(shared_flag_await(&r->reported, RANKS, TEST_JOB_LIMIT_MS));
     return OAR_OK;
 }
 
-static int run_both(crew *c, int rank, void *arg)
+static int run_both(test_job *c, int rank, void *arg)
 {
     oar_group_opts o = oar_group_opts_init();
-    round *r = arg;
+    abort_round *r = arg;
     oar_group *g;
 
     if (r->hosts && rank != 0)
         setenv("OARSONG_HOST_ID", "another", 1);
     o.backend = r->backend;
-    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
-    CREW_CHECK(c, rank, abort_both(g, arg) == OAR_OK);
+    RANK_CHECK(test_job_join(c, rank, &o, &g) == OAR_OK);
+    RANK_CHECK(abort_both(g, arg) == OAR_OK);
     oar_group_destroy(g);
     return 0;
 }
 
 static void abort_at_once(const char *backend, int hosts, int time)
 {
-    round *page = crew_page(sizeof *page);
-    crew c;
+    abort_round *page = shared_page(sizeof *page);
+    test_job c;
 
     page->backend = backend;
     page->hosts = hosts;
     if (backend == NULL)
         assert_int_equal(oar_sim_run(RANKS, abort_both, page), OAR_OK);
     else {
-        crew_start(&c, RANKS, run_both, page, "two aborts over %s, time %d",
-                   backend, time);
+        test_job_start(&c, RANKS, run_both, page, "two aborts over %s, time %d",
+                       backend, time);
         for (int r = 0; r < RANKS; r++)
-            crew_expect(&c, r, 0);
-        crew_end(&c);
+            test_job_expect(&c, r, 0);
+        test_job_end(&c);
     }
     if (!same_text(page, RANKS))
         fail_msg("%s, time %d: \"%s\", \"%s\" and \"%s\"",
                  backend != NULL ? backend : "sim", time, page->text[0],
                  page->text[1], page->text[2]);
-    crew_drop_page(page, sizeof *page);
+    shared_page_free(page, sizeof *page);
 }
 
 static void ranks_that_abort_at_once_report_the_same(void **state)
@@ -432,121 +432,119 @@ static void ranks_that_abort_at_once_report_the_same(void **state)
 }
 
 /* A rank that heard nothing yet and aborts later reports the first fault. */
-static int run_late(crew *c, int rank, void *arg)
+static int run_late(test_job *c, int rank, void *arg)
 {
-    crew_flag *aborted = arg;
+    shared_flag *aborted = arg;
     oar_error record = { .size = sizeof record };
     oar_group *g;
 
-    CREW_CHECK(c, rank, crew_join(c, rank, NULL, &g) == OAR_OK);
+    RANK_CHECK(test_job_join(c, rank, NULL, &g) == OAR_OK);
     if (rank != 0)
-        CREW_CHECK(c, rank,
-                   crew_await(aborted, (uint32_t)rank, CREW_PATIENCE_MS));
-    CREW_CHECK(c, rank,
-               oar_group_abort(g, rank == 0 ? "first" : "later") == OAR_OK);
-    crew_raise(aborted);
-    CREW_CHECK(c, rank, oar_group_fault(g, &record) == OAR_E_ABORTED);
-    CREW_CHECK(c, rank, strcmp(record.text, "rank 0 aborted: first") == 0);
-    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_E_ABORTED);
+        RANK_CHECK(
+            shared_flag_await(aborted, (uint32_t)rank, TEST_JOB_LIMIT_MS));
+    RANK_CHECK(oar_group_abort(g, rank == 0 ? "first" : "later") == OAR_OK);
+    shared_flag_raise(aborted);
+    RANK_CHECK(oar_group_fault(g, &record) == OAR_E_ABORTED);
+    RANK_CHECK(strcmp(record.text, "rank 0 aborted: first") == 0);
+    RANK_CHECK(oar_barrier(g, NULL, NULL) == OAR_E_ABORTED);
     oar_group_destroy(g);
     return 0;
 }
 
 static void the_first_of_several_aborts_is_the_one_reported(void **state)
 {
-    crew_flag *aborted = crew_page(sizeof *aborted);
-    crew c;
+    shared_flag *aborted = shared_page(sizeof *aborted);
+    test_job c;
 
-    crew_start(&c, RANKS, run_late, aborted, "late aborts");
+    test_job_start(&c, RANKS, run_late, aborted, "late aborts");
     for (int r = 0; r < RANKS; r++)
-        crew_expect(&c, r, 0);
-    crew_end(&c);
-    crew_drop_page(aborted, sizeof *aborted);
+        test_job_expect(&c, r, 0);
+    test_job_end(&c);
+    shared_page_free(aborted, sizeof *aborted);
 }
 
 /* ---- destroy with peers that are stopped or dead ------------------------- */
 
-typedef struct loss {
-    const deed *deed;
+typedef struct death_case {
+    const operation_case *operation;
     int step, signal;
-    crew_flag gone, destroyed;
-} loss;
+    shared_flag gone, destroyed;
+} death_case;
 
-static void be_lost(void *arg)
+static void die_at_step(void *arg)
 {
-    raise(((loss *)arg)->signal);
+    raise(((death_case *)arg)->signal);
 }
 
 /* Rank 2 stops or dies at some step; rank 0 posts it all and destroys the group
  * with operations under way. */
-static int run_loss(crew *c, int rank, void *arg)
+static int run_death_case(test_job *c, int rank, void *arg)
 {
-    loss *l = arg;
-    oar_group_opts o = deed_opts(l->deed, CREW_PATIENCE_MS);
+    death_case *l = arg;
+    oar_group_opts o = operation_opts(l->operation, TEST_JOB_LIMIT_MS);
     float x[3] = { 0 };
     oar_work *work;
-    deed_hands h;
+    operation_buffers h;
     oar_group *g;
     int64_t start;
 
-    CREW_CHECK(c, rank, deed_take(&h, l->deed, rank, c->ranks) == OAR_OK);
-    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    RANK_CHECK(operation_buffers_alloc(&h, l->operation, rank, c->ranks) ==
+               OAR_OK);
+    RANK_CHECK(test_job_join(c, rank, &o, &g) == OAR_OK);
     if (rank == 2) {
-        deed_watch(l->step, be_lost, l);
-        deed_run(&h, g, 0);
+        step_hook_set(l->step, die_at_step, l);
+        operation_run(&h, g, 0);
         oar_group_destroy(g);
-        deed_drop(&h);
+        operation_buffers_free(&h);
         return 0;
     }
-    CREW_CHECK(c, rank,
-               oar_recv(g, oar_span_of(x, 3, OAR_F32), 2, 1, NULL, &work) ==
-                   OAR_OK);
+    RANK_CHECK(oar_recv(g, oar_span_of(x, 3, OAR_F32), 2, 1, NULL, &work) ==
+               OAR_OK);
     oar_work_release(work);
     if (rank == 1) /* it waits: rank 0's destroy ends that */
-        CREW_CHECK(c, rank,
-                   deed_run(&h, g, 0) == OAR_OK ||
-                       oar_group_fault(g, NULL) != OAR_OK);
-    CREW_CHECK(c, rank, crew_await(&l->gone, 1, CREW_PATIENCE_MS));
+        RANK_CHECK(operation_run(&h, g, 0) == OAR_OK ||
+                   oar_group_fault(g, NULL) != OAR_OK);
+    RANK_CHECK(shared_flag_await(&l->gone, 1, TEST_JOB_LIMIT_MS));
     start = oari_now_ns();
     oar_group_destroy(g);
-    CREW_CHECK(c, rank, crew_in_time(start, BOUND_MS));
-    crew_raise(&l->destroyed);
-    deed_drop(&h);
+    RANK_CHECK(is_in_time(start, BOUND_MS));
+    shared_flag_raise(&l->destroyed);
+    operation_buffers_free(&h);
     return 0;
 }
 
-static void lose(const deed *d, int step, int sig)
+static void run_with_death(const operation_case *d, int step, int sig)
 {
-    loss *l = crew_page(sizeof *l);
-    crew c;
+    death_case *l = shared_page(sizeof *l);
+    test_job c;
 
-    l->deed = d;
+    l->operation = d;
     l->step = step;
     l->signal = sig;
-    crew_start(&c, RANKS, run_loss, l, "%s, signal %d at step %d", d->name, sig,
-               step);
+    test_job_start(&c, RANKS, run_death_case, l, "%s, signal %d at step %d",
+                   d->name, sig, step);
     if (sig == SIGKILL)
-        crew_expect(&c, 2, 128 + SIGKILL);
-    else if (!crew_wait_stopped(&c, 2, CREW_PATIENCE_MS))
-        crew_give_up(&c, "rank 2 did not stop");
-    crew_raise(&l->gone);
-    crew_expect(&c, 0, 0);
-    crew_expect(&c, 1, 0);
+        test_job_expect(&c, 2, 128 + SIGKILL);
+    else if (!test_job_wait_stopped(&c, 2, TEST_JOB_LIMIT_MS))
+        test_job_give_up(&c, "rank 2 did not stop");
+    shared_flag_raise(&l->gone);
+    test_job_expect(&c, 0, 0);
+    test_job_expect(&c, 1, 0);
     if (sig == SIGSTOP) {
         kill(c.pid[2], SIGCONT);
-        crew_expect(&c, 2, 0);
+        test_job_expect(&c, 2, 0);
     }
-    crew_end(&c);
-    crew_drop_page(l, sizeof *l);
+    test_job_end(&c);
+    shared_page_free(l, sizeof *l);
 }
 
 /* Rank 0 does not take part in the operation: only the first steps are reached.
  */
 static void destroy_needs_no_living_peer(void **state)
 {
-    for (const deed *d = deed_list; d->name != NULL; d++) {
-        lose(d, 0, SIGSTOP);
-        lose(d, 0, SIGKILL);
+    for (const operation_case *d = operation_cases; d->name != NULL; d++) {
+        run_with_death(d, 0, SIGSTOP);
+        run_with_death(d, 0, SIGKILL);
     }
 }
 
@@ -560,22 +558,23 @@ enum { LIMIT_MS = 4 * BOUND_MS };
 enum { LIMIT_MS = BOUND_MS };
 #endif
 
-typedef struct siege {
+typedef struct abort_state_case {
     const char *backend;
     int hosts, signal;
     int by_abort; /* else destroyed at once */
-    crew_flag ready, gone, refilled, over;
-} siege;
+    shared_flag ready, gone, refilled, over;
+} abort_state_case;
 
-static oar_status join_siege(crew *c, int rank, const siege *s, oar_group **g)
+static oar_status join_case(test_job *c, int rank, const abort_state_case *s,
+                            oar_group **g)
 {
     oar_group_opts o = oar_group_opts_init();
 
     if (s->hosts && rank == 2)
         setenv("OARSONG_HOST_ID", "another", 1);
     o.backend = s->backend;
-    o.timeout_ms = 2 * CREW_PATIENCE_MS;
-    return crew_join(c, rank, &o, g);
+    o.timeout_ms = 2 * TEST_JOB_LIMIT_MS;
+    return test_job_join(c, rank, &o, g);
 }
 
 /* Everything that can be under way: collectives, messages that fill sockets and
@@ -607,66 +606,68 @@ static oar_status post_all(oar_group *g, unsigned char *x, oar_work **work)
 }
 
 /* What is still to come ends, bounded, with or without an abort before. */
-static int end_all(crew *c, const siege *s, oar_group *g, oar_work **work)
+static int end_all(test_job *c, const abort_state_case *s, oar_group *g,
+                   oar_work **work)
 {
     int64_t start = oari_now_ns();
 
     if (s->by_abort) {
-        CREW_CHECK(c, 0, oar_group_abort(g, "enough") == OAR_OK);
+        JOB_CHECK(c, 0, oar_group_abort(g, "enough") == OAR_OK);
         for (int i = 0; i < 5; i++)
-            CREW_CHECK(c, 0, oar_work_wait(work[i]) != OAR_OK || i < 2);
-        CREW_CHECK(c, 0, crew_in_time(start, LIMIT_MS));
+            JOB_CHECK(c, 0, oar_work_wait(work[i]) != OAR_OK || i < 2);
+        JOB_CHECK(c, 0, is_in_time(start, LIMIT_MS));
         start = oari_now_ns();
     }
     for (int i = 0; i < 5; i++)
         oar_work_release(work[i]);
     oar_group_destroy(g);
-    CREW_CHECK(c, 0, crew_in_time(start, LIMIT_MS));
+    JOB_CHECK(c, 0, is_in_time(start, LIMIT_MS));
     return 0;
 }
 
-static int hold_out(crew *c, siege *s, oar_group *g, oar_group *half)
+static int wait_until_over(test_job *c, abort_state_case *s, oar_group *g,
+                           oar_group *half)
 {
     unsigned char *x = malloc(BULK);
     oar_work *work[2][5];
     void *shared;
     size_t same = 0;
 
-    CREW_CHECK(c, 0, oar_shared_alloc(BULK, &shared) == OAR_OK);
+    JOB_CHECK(c, 0, oar_shared_alloc(BULK, &shared) == OAR_OK);
     memset(x, 7, BULK);
     memset(shared, 7, BULK);
-    CREW_CHECK(c, 0, post_all(g, shared, work[0]) == OAR_OK);
-    CREW_CHECK(c, 0, post_all(half, x, work[1]) == OAR_OK);
+    JOB_CHECK(c, 0, post_all(g, shared, work[0]) == OAR_OK);
+    JOB_CHECK(c, 0, post_all(half, x, work[1]) == OAR_OK);
     if (end_all(c, s, half, work[1]) != 0 || end_all(c, s, g, work[0]) != 0)
         return 1;
     memset(x, 9, BULK);
     memset(shared, 9, BULK);
-    crew_raise(&s->refilled);
-    CREW_CHECK(c, 0, crew_await(&s->over, 1, CREW_PATIENCE_MS));
+    shared_flag_raise(&s->refilled);
+    JOB_CHECK(c, 0, shared_flag_await(&s->over, 1, TEST_JOB_LIMIT_MS));
     for (size_t i = 0; i < BULK; i++)
         same += x[i] == 9 && ((unsigned char *)shared)[i] == 9;
-    CREW_CHECK(c, 0, same == BULK);
+    JOB_CHECK(c, 0, same == BULK);
     oar_shared_free(shared);
     free(x);
     return 0;
 }
 
-static int run_siege(crew *c, int rank, void *arg)
+static int run_state_case(test_job *c, int rank, void *arg)
 {
-    siege *s = arg;
+    abort_state_case *s = arg;
     oar_group *g, *half;
     float y = 1;
 
-    CREW_CHECK(c, rank, join_siege(c, rank, s, &g) == OAR_OK);
-    CREW_CHECK(c, rank, oar_group_dup(g, &half) == OAR_OK);
-    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
-    crew_raise(&s->ready);
+    RANK_CHECK(join_case(c, rank, s, &g) == OAR_OK);
+    RANK_CHECK(oar_group_dup(g, &half) == OAR_OK);
+    RANK_CHECK(oar_barrier(g, NULL, NULL) == OAR_OK);
+    shared_flag_raise(&s->ready);
     if (rank == 0) {
-        CREW_CHECK(c, rank, crew_await(&s->gone, 1, CREW_PATIENCE_MS));
-        return hold_out(c, s, g, half);
+        RANK_CHECK(shared_flag_await(&s->gone, 1, TEST_JOB_LIMIT_MS));
+        return wait_until_over(c, s, g, half);
     }
     raise(s->signal);
-    CREW_CHECK(c, rank, /* nobody is there any more */
+    RANK_CHECK(/* all peers are gone */
                oar_all_reduce(g, oar_span_of(&y, 1, OAR_F32), OAR_SUM, NULL,
                               NULL) != OAR_OK);
     oar_group_destroy(half);
@@ -674,74 +675,74 @@ static int run_siege(crew *c, int rank, void *arg)
     return 0;
 }
 
-static void besiege(siege plan)
+static void end_in_state(abort_state_case plan)
 {
-    siege *s = crew_page(sizeof *s);
-    crew c;
+    abort_state_case *s = shared_page(sizeof *s);
+    test_job c;
 
     *s = plan;
-    crew_start(&c, RANKS, run_siege, s, "%s, %d hosts, signal %d%s", s->backend,
-               1 + s->hosts, s->signal, s->by_abort ? ", abort" : "");
+    test_job_start(&c, RANKS, run_state_case, s, "%s, %d hosts, signal %d%s",
+                   s->backend, 1 + s->hosts, s->signal,
+                   s->by_abort ? ", abort" : "");
     for (int r = 1; r < RANKS; r++)
         if (s->signal == SIGKILL)
-            crew_expect(&c, r, 128 + SIGKILL);
-        else if (!crew_wait_stopped(&c, r, CREW_PATIENCE_MS))
-            crew_give_up(&c, "rank %d did not stop", r);
-    crew_raise(&s->gone);
-    if (!crew_await(&s->refilled, 1, CREW_PATIENCE_MS))
-        crew_give_up(&c, "rank 0 did not get there");
+            test_job_expect(&c, r, 128 + SIGKILL);
+        else if (!test_job_wait_stopped(&c, r, TEST_JOB_LIMIT_MS))
+            test_job_give_up(&c, "rank %d did not stop", r);
+    shared_flag_raise(&s->gone);
+    if (!shared_flag_await(&s->refilled, 1, TEST_JOB_LIMIT_MS))
+        test_job_give_up(&c, "rank 0 did not get there");
     for (int r = 1; r < RANKS && s->signal == SIGSTOP; r++)
         kill(c.pid[r], SIGCONT);
     for (int r = 1; r < RANKS && s->signal == SIGSTOP; r++)
-        crew_expect(&c, r, 0);
-    crew_raise(&s->over);
-    crew_expect(&c, 0, 0);
-    crew_end(&c);
-    crew_drop_page(s, sizeof *s);
+        test_job_expect(&c, r, 0);
+    shared_flag_raise(&s->over);
+    test_job_expect(&c, 0, 0);
+    test_job_end(&c);
+    shared_page_free(s, sizeof *s);
 }
 
 static void abort_and_destroy_are_bounded_at_every_state(void **state)
 {
-    static const siege where[] = { { .backend = "shm" },
-                                   { .backend = "tcp" },
-                                   { .backend = "native", .hosts = 1 } };
+    static const abort_state_case where[] = { { .backend = "shm" },
+                                              { .backend = "tcp" },
+                                              { .backend = "native",
+                                                .hosts = 1 } };
 
     for (int i = 0; i < 12; i++) {
-        siege s = where[i % 3];
+        abort_state_case s = where[i % 3];
         s.signal = i < 6 ? SIGSTOP : SIGKILL;
         s.by_abort = i / 3 % 2;
-        besiege(s);
+        end_in_state(s);
     }
 }
 
 /* ---- no memory left ------------------------------------------------------ */
 
-/* Rank 1 does not come to the second sum; rank 0 gives up, and finds no memory
- * to put in the place of what rank 1 may still write to. */
-static int run_unwilling(crew *c, int rank, void *arg)
+/* Rank 1 does not call the second sum; rank 0 gives up, and finds no memory to
+ * put in the place of what rank 1 may still write to. */
+static int run_unwilling(test_job *c, int rank, void *arg)
 {
-    crew_flag *given_up = arg;
+    shared_flag *given_up = arg;
     oar_group_opts o = oar_group_opts_init();
     void *x;
     oar_span s;
     oar_group *g;
 
     o.timeout_ms = 200;
-    CREW_CHECK(c, rank, oar_shared_alloc(COUNT * 4, &x) == OAR_OK);
+    RANK_CHECK(oar_shared_alloc(COUNT * 4, &x) == OAR_OK);
     memset(x, 0, COUNT * 4);
     s = oar_span_of(x, COUNT, OAR_F32);
-    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
-    CREW_CHECK(c, rank, oar_all_reduce(g, s, OAR_SUM, NULL, NULL) == OAR_OK);
+    RANK_CHECK(test_job_join(c, rank, &o, &g) == OAR_OK);
+    RANK_CHECK(oar_all_reduce(g, s, OAR_SUM, NULL, NULL) == OAR_OK);
     if (rank == 0) {
         oar_memory_fail_after(1);
-        CREW_CHECK(c, rank,
-                   oar_all_reduce(g, s, OAR_SUM, NULL, NULL) == OAR_E_NOMEM);
-        CREW_CHECK(c, rank,
-                   strstr(oar_last_error_text(), "waited 200 ms") != NULL);
-        CREW_CHECK(c, rank, oar_group_fault(g, NULL) == OAR_E_TIMEOUT);
-        crew_raise(given_up);
+        RANK_CHECK(oar_all_reduce(g, s, OAR_SUM, NULL, NULL) == OAR_E_NOMEM);
+        RANK_CHECK(strstr(oar_last_error_text(), "waited 200 ms") != NULL);
+        RANK_CHECK(oar_group_fault(g, NULL) == OAR_E_TIMEOUT);
+        shared_flag_raise(given_up);
     }
-    CREW_CHECK(c, rank, crew_await(given_up, 1, CREW_PATIENCE_MS));
+    RANK_CHECK(shared_flag_await(given_up, 1, TEST_JOB_LIMIT_MS));
     oar_group_destroy(g);
     oar_shared_free(x);
     return 0;
@@ -749,14 +750,14 @@ static int run_unwilling(crew *c, int rank, void *arg)
 
 static void a_buffer_that_cannot_be_taken_back_is_named(void **state)
 {
-    crew_flag *given_up = crew_page(sizeof *given_up);
-    crew c;
+    shared_flag *given_up = shared_page(sizeof *given_up);
+    test_job c;
 
-    crew_start(&c, 2, run_unwilling, given_up, "no memory to take back");
-    crew_expect(&c, 0, 0);
-    crew_expect(&c, 1, 0);
-    crew_end(&c);
-    crew_drop_page(given_up, sizeof *given_up);
+    test_job_start(&c, 2, run_unwilling, given_up, "no memory to take back");
+    test_job_expect(&c, 0, 0);
+    test_job_expect(&c, 1, 0);
+    test_job_end(&c);
+    shared_page_free(given_up, sizeof *given_up);
 }
 
 /* An argument is a pattern: only the tests that fit it are run. */

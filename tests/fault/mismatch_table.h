@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wrong programs, and some that only look wrong. `many` is what all ranks but
- * one do, `one` what that one does (support/script.h). at, at_one: the first
- * wrong call of each, from 1; says: what the text must have in it besides ranks
- * and call sites. More of them are made of rules, in mismatch_test.c. */
+/* Programs whose ranks call different things, and some that only look as if.
+ * `many` is what all ranks but one do, `one` what that one does
+ * (support/script.h). at, at_one: the first wrong call of each, from 1; says:
+ * what the text must contain besides ranks and call sites. mismatch_test.c
+ * makes more of them by rules. */
 #ifndef TESTS_FAULT_MISMATCH_TABLE_H
 #define TESTS_FAULT_MISMATCH_TABLE_H
 
@@ -134,7 +135,7 @@ static const program table[] = {
       { "count 4", "count 5" },
       0 },
 
-    /* ---- roots: each sends, nobody waits, the next call shows it */
+    /* ---- roots: each sends, none waits, the next call shows it */
     { "two senders",
       "broadcast 9 @0; barrier",
       "broadcast 9 @1; barrier",
@@ -406,7 +407,7 @@ static const program table[] = {
       { "count 5", "count 6" },
       0 },
 
-    /* ---- somebody does not come */
+    /* ---- a rank does not come */
     { "a rank that does not call",
       "barrier; all_reduce 5 within=500",
       "barrier",

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wrong programs on every kind of link: each is noticed at the first wrong
- * operation, on every rank, in the same words, with both sides and their call
- * sites; and what may differ is not noticed at all.
+/* Programs whose ranks call different things, on every kind of link: every rank
+ * notices at the first wrong operation and reports the same words, with both
+ * sides and their call sites; differences that are allowed are not reported.
  *
- * The ranks of a crew run through all programs, with a group for each.
+ * The ranks of one job run through all programs, with a group for each.
  *
- * With OARSONG_TEST_ENGINE (support/engine.h) on an engine of others, some of
- * them, or all with OARSONG_TEST_ALL=1. There, what differs may be noticed
- * later: at the next comparison, which is far away only across hosts. */
-#include "support/engine.h"
+ * With OARSONG_TEST_ENGINE (support/tested_engine.h) some of the programs run
+ * on an external engine, or all with OARSONG_TEST_ALL=1. There a difference may
+ * be noticed later: at the next comparison, which is far away only across
+ * hosts. */
+#include "support/tested_engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@
 #include "comm/fault/mismatch.h"
 #include "mismatch_table.h"
 #include "support/script.h"
-#include "support/seats.h"
+#include "support/mpi_ranks.h"
 
 enum {
     RANKS = 4,
@@ -33,17 +34,17 @@ enum {
 
 /* ---- programs made of rules ---------------------------------------------- */
 
-typedef struct text {
+typedef struct program_text {
     char name[64], many[96], one[96], says[2][64];
-} text;
+} program_text;
 
 static program programs[PROGRAMS];
-static text texts[PROGRAMS];
+static program_text texts[PROGRAMS];
 static int made;
 
 /* One call of each kind, and how it is told. */
 static const struct {
-    const char *name, *call, *told;
+    const char *name, *call, *reported;
 } kinds[] = {
     { "barrier", "barrier", "calls barrier" },
     { "broadcast", "broadcast 6", "calls broadcast of 6 f32 from 0" },
@@ -62,7 +63,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 static void make(const char *rule, const char *many, const char *one,
                  const char *says, const char *says_one)
 {
-    text *t = &texts[made];
+    program_text *t = &texts[made];
 
     assert_true(made < PROGRAMS);
     snprintf(t->name, sizeof t->name, "%s: %s", rule, one);
@@ -95,8 +96,8 @@ static void make_kinds(void)
 {
     for (int i = 0; i < KINDS; i++)
         for (int j = i + 1; j < KINDS; j++)
-            make("another kind", kinds[i].call, kinds[j].call, kinds[i].told,
-                 kinds[j].told);
+            make("another kind", kinds[i].call, kinds[j].call,
+                 kinds[i].reported, kinds[j].reported);
 }
 
 static void make_counts_and_dtypes(void)
@@ -163,20 +164,20 @@ static void make_all(void)
 /* ---- running ------------------------------------------------------------- */
 
 /* What came of one program on one rank. */
-typedef struct outcome {
+typedef struct program_outcome {
     oar_status status;
     int64_t ms;
     oar_error why;
-} outcome;
+} program_outcome;
 
-typedef struct pages {
+typedef struct mismatch_page {
     char backend[32];
     int ranks, hosts;
     int every; /* of the programs, one in so many */
     int lazy;  /* what differs may be noticed later */
-    crew_flag through[PROGRAMS];
-    outcome outcome[PROGRAMS][RANKS];
-} pages;
+    shared_flag through[PROGRAMS];
+    program_outcome outcome[PROGRAMS][RANKS];
+} mismatch_page;
 
 static int odd_of(const program *p, int ranks)
 {
@@ -189,7 +190,7 @@ static const char *const files[RANKS] = { "src/rank0.c", "src/rank1.c",
                                           "src/rank2.c", "src/rank3.c" };
 
 /* Calls that are the same everywhere, until one of them notices. */
-static void go_on(oar_group *g, outcome *o)
+static void go_on(oar_group *g, program_outcome *o)
 {
     for (int i = 0; i < 2 * COMPARED && o->status == OAR_OK; i++)
         o->status = oar_barrier(g, NULL, NULL);
@@ -198,7 +199,7 @@ static void go_on(oar_group *g, outcome *o)
 }
 
 /* An engine may write to buffers after it has failed. */
-static void take_buffers(const pages *at, actor *who)
+static void take_buffers(const mismatch_page *at, script_runner *who)
 {
     static unsigned char kept[2][BUFFER];
 
@@ -206,7 +207,7 @@ static void take_buffers(const pages *at, actor *who)
     who->out = at->lazy ? kept[1] : calloc(1, BUFFER);
 }
 
-static void drop_buffers(const pages *at, const actor *who)
+static void drop_buffers(const mismatch_page *at, const script_runner *who)
 {
     if (at->lazy)
         return;
@@ -214,15 +215,16 @@ static void drop_buffers(const pages *at, const actor *who)
     free(who->out);
 }
 
-/* Runs it on the rank's groups. Who waits for somebody in vain must find him
- * alive: all stay until all are through, unless it is about leaving. */
-static oar_status act_out(oar_group *g, pages *at, const program *p)
+/* Runs the program on the rank's groups. A rank that waits until its timeout
+ * must find the others alive: all stay until all are done, unless the program
+ * is about leaving. */
+static oar_status run_program(oar_group *g, mismatch_page *at, const program *p)
 {
     int rank = oar_group_rank(g), odd = rank == odd_of(p, at->ranks);
     int index = (int)(p - programs), acts;
-    outcome *o = &at->outcome[index][rank];
-    act script[SCRIPT_ACTS];
-    actor who = { .group = g, .file = files[rank] };
+    program_outcome *o = &at->outcome[index][rank];
+    script_call script[SCRIPT_ACTS];
+    script_runner who = { .group = g, .file = files[rank] };
     int64_t start = oari_now_ns();
 
     acts = script_parse(odd ? p->one : p->many, script);
@@ -233,24 +235,24 @@ static oar_status act_out(oar_group *g, pages *at, const program *p)
     o->status = script_run(&who, script, acts, &o->why);
     if (at->lazy && o->status == OAR_OK && p->status == OAR_E_MISMATCH)
         go_on(g, o);
-    o->ms = crew_ms_since(start);
-    crew_raise(&at->through[index]);
+    o->ms = ms_since(start);
+    shared_flag_raise(&at->through[index]);
     if ((p->flags & LEAVES) == 0)
-        CHECK(crew_await(&at->through[index], (uint32_t)at->ranks,
-                         2 * NOTICED_MS));
+        CHECK(shared_flag_await(&at->through[index], (uint32_t)at->ranks,
+                                2 * NOTICED_MS));
     oar_group_destroy(who.other);
     drop_buffers(at, &who);
     return OAR_OK;
 }
 
-static int is_taken(const pages *at, int index)
+static int is_taken(const mismatch_page *at, int index)
 {
     return index % at->every == 0 || (programs[index].flags & ANSWERS) != 0;
 }
 
-static int be_rank(crew *c, int rank, void *arg)
+static int be_rank(test_job *c, int rank, void *arg)
 {
-    pages *at = arg;
+    mismatch_page *at = arg;
     char host[2] = { (char)('a' + rank * at->hosts / at->ranks), 0 };
 
     make_all();
@@ -267,8 +269,8 @@ static int be_rank(crew *c, int rank, void *arg)
         o.name = name;
         o.backend = at->backend;
         o.timeout_ms = 2 * NOTICED_MS;
-        CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
-        CREW_CHECK(c, rank, act_out(g, at, &programs[i]) == OAR_OK);
+        RANK_CHECK(test_job_join(c, rank, &o, &g) == OAR_OK);
+        RANK_CHECK(run_program(g, at, &programs[i]) == OAR_OK);
         oar_group_destroy(g);
     }
     return 0;
@@ -276,12 +278,12 @@ static int be_rank(crew *c, int rank, void *arg)
 
 /* ---- looking at it ------------------------------------------------------- */
 
-static const pages *looked_at;
+static const mismatch_page *looked_at;
 static int blamed[PROGRAMS]; /* each once */
 
-static void blame(int index, int rank, const char *what)
+static void fail_program(int index, int rank, const char *what)
 {
-    const outcome *o = &looked_at->outcome[index][rank];
+    const program_outcome *o = &looked_at->outcome[index][rank];
 
     if (blamed[index]++ != 0)
         return;
@@ -300,7 +302,7 @@ static void expect_text(int index, int rank, const char *wanted)
 
     snprintf(what, sizeof what, "says nothing of <%s>", wanted);
     if (strstr(looked_at->outcome[index][rank].why.text, wanted) == NULL)
-        blame(index, rank, what);
+        fail_program(index, rank, what);
 }
 
 static void expect_site(int index, int rank, int of, int at)
@@ -312,8 +314,8 @@ static void expect_site(int index, int rank, int of, int at)
 }
 
 /* The rank whose site stands for the many: the first, or on an engine, where
- * not all may come to tell in time, whichever is named. */
-static int teller_of(const pages *p, int index, int odd)
+ * not all may report in time, the one that is named. */
+static int teller_of(const mismatch_page *p, int index, int odd)
 {
     int first = odd == 0 ? 1 : 0;
     char site[48];
@@ -327,31 +329,31 @@ static int teller_of(const pages *p, int index, int odd)
 }
 
 /* All ranks have the same record, and it names both. */
-static void look_at_mismatch(const pages *p, int index)
+static void look_at_mismatch(const mismatch_page *p, int index)
 {
     const program *is = &programs[index];
     const oar_error *first = &p->outcome[index][0].why;
     int odd = odd_of(is, p->ranks), other = teller_of(p, index, odd);
 
     for (int r = 0; r < p->ranks; r++) {
-        const outcome *o = &p->outcome[index][r];
+        const program_outcome *o = &p->outcome[index][r];
 
-        if (o->status != OAR_E_MISMATCH || o->ms > crew_busy_ms(NOTICED_MS))
-            blame(index, r, "a mismatch was to be noticed in time");
+        if (o->status != OAR_E_MISMATCH || o->ms > busy_ms(NOTICED_MS))
+            fail_program(index, r, "a mismatch was to be noticed in time");
         expect_site(index, r, other, is->at);
         expect_site(index, r, odd, is->at_one);
         expect_text(index, r, is->says[0]);
         expect_text(index, r, is->says[1]);
         if (memcmp(first, &o->why, sizeof o->why) != 0)
-            blame(index, r, "not the record of rank 0");
+            fail_program(index, r, "not the record of rank 0");
         if ((o->why.rank != 0 && o->why.rank != odd && !p->lazy) ||
             o->why.sequence == 0)
-            blame(index, r, "signed by nobody");
+            fail_program(index, r, "signed by no rank");
     }
 }
 
 /* The first to time out names the odd rank; in a group of three, all do. */
-static void look_at_timeout(const pages *p, int index)
+static void look_at_timeout(const mismatch_page *p, int index)
 {
     const program *is = &programs[index];
     int odd = odd_of(is, p->ranks), tells = strcmp(p->backend, "tcp") != 0;
@@ -359,12 +361,12 @@ static void look_at_timeout(const pages *p, int index)
 
     snprintf(name, sizeof name, "rank %d", odd);
     for (int r = 0; r < p->ranks; r++) {
-        const outcome *o = &p->outcome[index][r];
+        const program_outcome *o = &p->outcome[index][r];
 
         if (r == odd)
             continue;
         if (o->status != OAR_E_TIMEOUT || o->why.peer != odd)
-            blame(index, r, "waited in vain for somebody else");
+            fail_program(index, r, "waited for another rank until the timeout");
         expect_text(index, r, is->says[0]);
         expect_text(index, r, name);
         if (is->at_one != 0 &&
@@ -375,30 +377,30 @@ static void look_at_timeout(const pages *p, int index)
     }
 }
 
-static void look_at_departure(const pages *p, int index)
+static void look_at_departure(const mismatch_page *p, int index)
 {
     const program *is = &programs[index];
     int odd = odd_of(is, p->ranks);
 
     for (int r = 0; r < p->ranks; r++) {
-        const outcome *o = &p->outcome[index][r];
+        const program_outcome *o = &p->outcome[index][r];
 
         if (o->status != (r == odd ? OAR_E_PEER : OAR_OK))
-            blame(index, r, "only who stays is told");
+            fail_program(index, r, "only ranks that stay report it");
     }
     expect_text(index, odd, is->says[0]);
     if (p->outcome[index][odd].why.peer < 0)
-        blame(index, odd, "nobody is named");
+        fail_program(index, odd, "no rank is named");
 }
 
-static void look_at_success(const pages *p, int index)
+static void look_at_success(const mismatch_page *p, int index)
 {
     for (int r = 0; r < p->ranks; r++)
         if (p->outcome[index][r].status != OAR_OK)
-            blame(index, r, "nothing was wrong");
+            fail_program(index, r, "nothing was wrong");
 }
 
-static void look(const pages *p)
+static void look(const mismatch_page *p)
 {
     int wrong = 0, right = 0, failed = 0;
 
@@ -425,9 +427,10 @@ static void look(const pages *p)
 
 /* ---- the tests ----------------------------------------------------------- */
 
-static pages *make_pages(const char *backend, int ranks, int hosts, int every)
+static mismatch_page *make_page(const char *backend, int ranks, int hosts,
+                                int every)
 {
-    pages *p = crew_page(sizeof *p);
+    mismatch_page *p = shared_page(sizeof *p);
 
     make_all();
     snprintf(p->backend, sizeof p->backend, "%s", backend);
@@ -437,101 +440,101 @@ static pages *make_pages(const char *backend, int ranks, int hosts, int every)
     return p;
 }
 
-static void look_after(crew *c, pages *p)
+static void look_after(test_job *c, mismatch_page *p)
 {
     for (int r = 0; r < p->ranks; r++)
-        if (crew_wait(c, r, PATIENCE_MS) != 0)
-            crew_give_up(c, "rank %d did not get through", r);
-    crew_end(c);
+        if (test_job_wait(c, r, PATIENCE_MS) != 0)
+            test_job_give_up(c, "rank %d did not get through", r);
+    test_job_end(c);
     look(p);
-    crew_drop_page(p, sizeof *p);
+    shared_page_free(p, sizeof *p);
 }
 
-static void run_crew(const char *backend, int ranks, int hosts, int every)
+static void run_processes(const char *backend, int ranks, int hosts, int every)
 {
-    pages *p = make_pages(backend, ranks, hosts, every);
-    crew c;
+    mismatch_page *p = make_page(backend, ranks, hosts, every);
+    test_job c;
 
-    crew_start(&c, ranks, be_rank, p, "wrong programs over %s", backend);
+    test_job_start(&c, ranks, be_rank, p, "wrong programs over %s", backend);
     look_after(&c, p);
 }
 
 static void run_engine(int ranks, int hosts, int every)
 {
-    const engine *e = engine_under_test();
+    const tested_engine *e = tested_engine_get();
     const char *all = getenv("OARSONG_TEST_ALL");
-    pages *p;
-    crew c;
+    mismatch_page *p;
+    test_job c;
 
     if (all != NULL && strcmp(all, "1") == 0)
         every = 1;
-    p = make_pages(e->name, ranks, hosts, every);
+    p = make_page(e->name, ranks, hosts, every);
     p->lazy = 1;
-    engine_start(e, &c, ranks, be_rank, p, "wrong programs");
+    tested_engine_start(e, &c, ranks, be_rank, p, "wrong programs");
     look_after(&c, p);
 }
 
-static void wrong_programs_are_told_on_an_engine(void **state)
+static void wrong_programs_are_reported_on_an_engine(void **state)
 {
     run_engine(3, 1, 7);
 }
 
 /* Gloo's connections between hosts are plain: that must be asked for. */
-static void wrong_programs_are_told_on_an_engine_across_hosts(void **state)
+static void wrong_programs_are_reported_on_an_engine_across_hosts(void **state)
 {
     setenv("OARSONG_WIRE", "plain", 1);
     run_engine(4, 2, 7);
 }
 
-static void wrong_programs_are_told_over_shared_memory(void **state)
+static void wrong_programs_are_reported_over_shared_memory(void **state)
 {
-    run_crew("shm", 3, 1, 1);
+    run_processes("shm", 3, 1, 1);
 }
 
-static void wrong_programs_are_told_over_tcp(void **state)
+static void wrong_programs_are_reported_over_tcp(void **state)
 {
-    run_crew("tcp", 3, 1, 1);
+    run_processes("tcp", 3, 1, 1);
 }
 
-static void wrong_programs_are_told_on_two_hosts(void **state)
+static void wrong_programs_are_reported_on_two_hosts(void **state)
 {
-    run_crew("native", 4, 2, 2);
+    run_processes("native", 4, 2, 2);
 }
 
 /* ---- threads ------------------------------------------------------------- */
 
-typedef struct scene {
-    pages *pages;
+typedef struct mismatch_context {
+    mismatch_page *pages;
     const program *program;
-} scene;
+} mismatch_context;
 
 static oar_status be_thread(oar_group *g, void *arg)
 {
-    const scene *s = arg;
+    const mismatch_context *s = arg;
 
-    return act_out(g, s->pages, s->program);
+    return run_program(g, s->pages, s->program);
 }
 
 static void run_threads(const char *algorithm, int every)
 {
-    pages *p = make_pages("sim", 3, 1, every);
+    mismatch_page *p = make_page("sim", 3, 1, every);
     oar_group_opts o = oar_group_opts_init();
 
     oari_mismatch_ask_ms = ASK_MS;
     o.timeout_ms = 2 * NOTICED_MS;
     o.algorithm = algorithm;
     for (int i = 0; i < made; i++) {
-        scene s = { p, &programs[i] };
+        mismatch_context s = { p, &programs[i] };
 
         if (is_taken(p, i) &&
             oar_sim_run_with(p->ranks, &o, be_thread, &s) != OAR_OK)
             fail_msg("%s: %s", programs[i].name, oar_last_error_text());
     }
     look(p);
-    crew_drop_page(p, sizeof *p);
+    shared_page_free(p, sizeof *p);
 }
 
-static void wrong_programs_are_told_to_threads(void **state)
+static void wrong_programs_are_reported_by_threads(void **state)
 {
     run_threads(NULL, 1);
 }
@@ -542,7 +545,7 @@ static const struct {
     const char *send, *recv;
     oar_status status;
     const char *says[2];
-} letters[] = {
+} messages[] = {
     { "send 8 @1 tag=1 label=a", "recv 8 @0 tag=1", OAR_OK, { "", "" } },
     { "send 8 @1 tag=1 label=a",
       "recv 7 @0 tag=1",
@@ -579,21 +582,23 @@ static const struct {
       OAR_OK,
       { "", "" } },
 };
-enum { LETTERS = sizeof letters / sizeof *letters };
+enum { MESSAGES = sizeof messages / sizeof *messages };
 
 /* The group goes on after each. */
 static oar_status exchange(oar_group *g, void *arg)
 {
     int rank = oar_group_rank(g);
     static _Thread_local unsigned char in[280008], out[280008];
-    actor who = { .group = g, .file = files[rank], .in = in, .out = out };
+    script_runner who = {
+        .group = g, .file = files[rank], .in = in, .out = out
+    };
 
-    for (int i = 0; i < LETTERS; i++) {
-        oar_status wanted = rank == 1 ? letters[i].status : OAR_OK, got;
-        act script[SCRIPT_ACTS];
+    for (int i = 0; i < MESSAGES; i++) {
+        oar_status wanted = rank == 1 ? messages[i].status : OAR_OK, got;
+        script_call script[SCRIPT_ACTS];
         oar_error why = { 0 };
         int acts =
-            script_parse(rank ? letters[i].recv : letters[i].send, script);
+            script_parse(rank ? messages[i].recv : messages[i].send, script);
 
         CHECK(acts == 1);
         got = script_run(&who, script, acts, &why);
@@ -601,8 +606,8 @@ static oar_status exchange(oar_group *g, void *arg)
             wanted = OAR_E_SIZE; /* too large to be sent before */
         CHECK(got == wanted);
         if (rank == 1 && wanted != OAR_OK) {
-            CHECK(strstr(why.text, letters[i].says[0]) != NULL);
-            CHECK(strstr(why.text, letters[i].says[1]) != NULL);
+            CHECK(strstr(why.text, messages[i].says[0]) != NULL);
+            CHECK(strstr(why.text, messages[i].says[1]) != NULL);
             CHECK(strstr(why.text, "at rank1.c:10") != NULL);
             CHECK(strstr(why.text, "at rank0.c:10 (\"a\")") != NULL);
         }
@@ -620,14 +625,14 @@ static void messages_that_do_not_fit_name_both_sides(void **state)
             fail_msg("%s: %s", backends[i], oar_last_error_text());
 }
 
-static int run_on_engine(const engine *e)
+static int run_on_engine(const tested_engine *e)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_programs_are_told_on_an_engine),
-        cmocka_unit_test(wrong_programs_are_told_on_an_engine_across_hosts),
+        cmocka_unit_test(wrong_programs_are_reported_on_an_engine),
+        cmocka_unit_test(wrong_programs_are_reported_on_an_engine_across_hosts),
     };
 
-    if (!engine_is_there(e))
+    if (!tested_engine_is_available(e))
         return SKIPPED;
     return cmocka_run_group_tests_name(e->name, tests, NULL, NULL);
 }
@@ -635,17 +640,17 @@ static int run_on_engine(const engine *e)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_programs_are_told_on_two_hosts),
-        cmocka_unit_test(wrong_programs_are_told_over_shared_memory),
-        cmocka_unit_test(wrong_programs_are_told_over_tcp),
-        cmocka_unit_test(wrong_programs_are_told_to_threads),
+        cmocka_unit_test(wrong_programs_are_reported_on_two_hosts),
+        cmocka_unit_test(wrong_programs_are_reported_over_shared_memory),
+        cmocka_unit_test(wrong_programs_are_reported_over_tcp),
+        cmocka_unit_test(wrong_programs_are_reported_by_threads),
         cmocka_unit_test(messages_that_do_not_fit_name_both_sides),
     };
     int code;
 
-    if (seats_mine(&code))
+    if (mpi_ranks_run_child(&code))
         return code;
-    if (engine_under_test() != NULL)
-        return run_on_engine(engine_under_test());
+    if (tested_engine_get() != NULL)
+        return run_on_engine(tested_engine_get());
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fault suite: every row of a table (support/scenario.h) with real
- * processes. One rank is struck; the others must return the same record, in
- * time, that names it and the call that was under way on the rank that saw it
- * first; use their buffers for something else without anybody disturbing them;
- * get the same record from every later call; leave in good order; and nothing
- * may be left behind. A rank that was only stopped goes on afterwards, finds
- * that it is too late, and changes nothing.
+ * processes. One rank is killed, stopped or exits; the others must return the
+ * same record, in time, that names it and the call that was running on the rank
+ * that saw it first; use their buffers for something else without interference;
+ * get the same record from every later call; leave in good order; and leave
+ * nothing behind. A rank that was only stopped goes on afterwards, finds that
+ * it is too late, and changes nothing.
  *
- *   scenario_test                  a sample in which any two values meet
+ *   scenario_test                  a sample with every pair of values
  *   scenario_test all              all rows; also OARSONG_TEST_ALL=1
  *   scenario_test NUMBER...        these rows
  * OARSONG_TEST_SEED is the seed (1).
  *
- * With OARSONG_TEST_ENGINE on an engine of others, of which support/engine.h
- * says what it cannot promise. Where a launcher ends the whole job, nobody may
- * have been told anything wrong, and autopsies are counted that name another
- * than who died first. */
-#include "support/engine.h"
+ * With OARSONG_TEST_ENGINE the rows run on an external engine;
+ * support/tested_engine.h says what it cannot promise. Where a launcher ends
+ * the whole job, no rank may have reported anything wrong, and autopsies that
+ * name another rank than the one that died first are counted. */
+#include "support/tested_engine.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -32,9 +32,10 @@
 
 #include "base/clock.h"
 #include "store/store_local.h"
-#include "support/seats.h"
-#include "support/verdict.h"
-#include "support/wreck.h"
+#include "support/leak_check.h"
+#include "support/mpi_ranks.h"
+#include "support/rank_outcome.h"
+#include "support/post_mortem.h"
 
 enum {
     TIMEOUT_MS = 30000, /* of the groups: not what ends these operations */
@@ -43,7 +44,7 @@ enum {
     ENDED_MS = 15000, /* a job, after one of its ranks has died */
     DEAF_MS = 6000,   /* for an engine that does not hear of a timeout */
     SKIPPED = 77,
-    RUNS = 3, /* that may go well for somebody after the strike */
+    RUNS = 3, /* that may succeed on some rank after the fault */
     EXIT_CODE = 7,
     FIRST_MOMENTS = 24 /* of the first operation, among which is chosen */
 };
@@ -56,7 +57,7 @@ typedef struct limits {
     int64_t joined_ms;    /* the timeout of those that have joined others that
                              have not */
     int64_t destroyed_ms; /* a group that is broken */
-    int visits[4];        /* of the step at which a rank is struck */
+    int visits[4];        /* of the step at which a rank fails */
 } limits;
 
 static const limits of_links = { 2000, 300, 1000, 1200, 1000, { 0, 0, 1, 5 } };
@@ -64,31 +65,31 @@ static const limits of_engines = {
     6000, 1500, 2500, 4000, 3000, { 0, 1, 5, 60 }
 };
 static const limits *limit = &of_links;
-static const engine *on; /* NULL: none */
+static const tested_engine *on; /* NULL: none */
 
-typedef struct stage {
+typedef struct scenario_page {
     scenario s;
-    int moments[CREW_MAX]; /* of a meeting in which nobody is struck */
+    int moments[TEST_JOB_RANKS]; /* of a rendezvous in which no rank fails */
     _Atomic int64_t struck_ns;
-    crew_flag warm; /* ranks whose first operation went well */
-    crew_flag told; /* survivors that have their record */
-    crew_flag woke; /* the stopped rank has its own */
-    witness of[CREW_MAX];
-} stage;
+    shared_flag warm;     /* ranks whose first operation went well */
+    shared_flag reported; /* survivors that have their record */
+    shared_flag woke;     /* the stopped rank has its own */
+    rank_outcome of[TEST_JOB_RANKS];
+} scenario_page;
 
 /* What a rank acts with. */
-typedef struct actor {
-    crew *c;
-    stage *g;
-    witness *me;
+typedef struct scenario_rank {
+    test_job *c;
+    scenario_page *g;
+    rank_outcome *me;
     int rank;
-    deed_hands hands;
+    operation_buffers buffers;
     oar_group *group;
     char file[16];
     int64_t called_ns; /* the last call */
-} actor;
+} scenario_rank;
 
-/* ---- strikes ------------------------------------------------------------- */
+/* ---- faults -------------------------------------------------------------- */
 
 static void crash(const scenario *s)
 {
@@ -100,7 +101,7 @@ static void crash(const scenario *s)
 
 static void strike(void *arg)
 {
-    stage *g = arg;
+    scenario_page *g = arg;
 
     if (atomic_load(&g->struck_ns) != 0)
         return;
@@ -125,11 +126,11 @@ static int code_of(const scenario *s)
 
 /* ---- moments ------------------------------------------------------------- */
 
-/* Whatever the library does to meet its peers comes through here: changes in
- * the store, and these calls. Each has a moment before and one after. What it
- * forks (record/watchdog.c) is nobody's rank. */
+/* Everything that the library does to find its peers goes through here: changes
+ * in the store, and these calls. Each has a moment before and one after. A
+ * process that it forks (record/watchdog.c) is no rank. */
 static int moments, strike_at = -1;
-static stage *struck_in;
+static scenario_page *struck_in;
 static pid_t struck_pid;
 
 static void pass_moment(void)
@@ -138,7 +139,7 @@ static void pass_moment(void)
         strike(struck_in);
 }
 
-static void watch_moments(stage *g, int at)
+static void watch_moments(scenario_page *g, int at)
 {
     struck_in = g;
     struck_pid = getpid();
@@ -190,9 +191,9 @@ static oar_status mortal_update(void *self, const char *key,
     WITH_MOMENTS(oar_status, file_ops->update(self, key, change, arg));
 }
 
-static oar_status mortal_store(const crew *c, oar_store **store)
+static oar_status mortal_store(const test_job *c, oar_store **store)
 {
-    oar_status status = crew_store(c, store);
+    oar_status status = test_job_store(c, store);
     oari_local_store *shelf;
 
     if (status != OAR_OK)
@@ -211,14 +212,14 @@ static oar_status mortal_store(const crew *c, oar_store **store)
  * first, and say why. */
 static int64_t timeout_of(const scenario *s)
 {
-    return s->phase == IN_MEETING ? limit->joined_ms
-           : s->how == BY_STOP    ? limit->stopped_ms
-                                  : TIMEOUT_MS;
+    return s->phase == IN_RENDEZVOUS ? limit->joined_ms
+           : s->how == BY_STOP       ? limit->stopped_ms
+                                     : TIMEOUT_MS;
 }
 
 /* Of "native": the first half of the ranks, rounded up, is on one host. So it
  * is in the same rows with an engine; Gloo has to be allowed it. */
-static void choose_host(const actor *a)
+static void choose_host(const scenario_rank *a)
 {
     setenv("OARSONG_WIRE", "plain", on != NULL);
     if (strcmp(scenario_backends[a->g->s.backend], "native") == 0)
@@ -226,10 +227,10 @@ static void choose_host(const actor *a)
                1);
 }
 
-static oar_status join_within(actor *a, int64_t timeout_ms)
+static oar_status join_within(scenario_rank *a, int64_t timeout_ms)
 {
     const scenario *s = &a->g->s;
-    oar_group_opts o = deed_opts(&s->deed, timeout_ms);
+    oar_group_opts o = operation_opts(&s->operation, timeout_ms);
     oar_store *store;
     oar_status status = mortal_store(a->c, &store);
 
@@ -243,106 +244,108 @@ static oar_status join_within(actor *a, int64_t timeout_ms)
     return status;
 }
 
-static oar_status join(actor *a)
+static oar_status join(scenario_rank *a)
 {
-    int meeting = a->g->s.phase == IN_MEETING;
+    int rendezvous = a->g->s.phase == IN_RENDEZVOUS;
 
-    return join_within(a, meeting ? limit->stopped_ms : CREW_PATIENCE_MS);
+    return join_within(a, rendezvous ? limit->stopped_ms : TEST_JOB_LIMIT_MS);
 }
 
 /* ---- calls --------------------------------------------------------------- */
 
-static void begin_call(actor *a, oar_coll kind)
+static void begin_call(scenario_rank *a, oar_coll kind)
 {
     a->me->kind = kind;
-    a->hands.file = a->file;
-    a->hands.line = ++a->me->calls;
+    a->buffers.file = a->file;
+    a->buffers.line = ++a->me->calls;
     a->called_ns = oari_now_ns();
 }
 
-static oar_status do_deed(actor *a, int64_t timeout_ms)
+static oar_status run_operation(scenario_rank *a, int64_t timeout_ms)
 {
-    begin_call(a, a->hands.deed->kind);
-    deed_fill(&a->hands);
-    return deed_run(&a->hands, a->group, timeout_ms);
+    begin_call(a, a->buffers.operation->kind);
+    operation_buffers_fill(&a->buffers);
+    return operation_run(&a->buffers, a->group, timeout_ms);
 }
 
-static oar_status do_barrier(actor *a, int64_t timeout_ms)
+static oar_status do_barrier(scenario_rank *a, int64_t timeout_ms)
 {
     oar_call_opts o = oar_call_opts_init();
 
     o.timeout_ms = timeout_ms;
     begin_call(a, OAR_COLL_BARRIER);
-    return oar_barrier_at(a->file, a->hands.line, a->group, &o, NULL);
+    return oar_barrier_at(a->file, a->buffers.line, a->group, &o, NULL);
 }
 
 /* One that goes well on all ranks; its steps are counted. */
-static int warm_up(actor *a)
+static int warm_up(scenario_rank *a)
 {
-    deed_watch(-1, NULL, NULL);
-    CREW_CHECK(a->c, a->rank, do_deed(a, CREW_PATIENCE_MS) == OAR_OK);
-    CREW_CHECK(a->c, a->rank, deed_right(&a->hands));
-    crew_raise(&a->g->warm); /* a barrier could hear of the strike */
-    CREW_CHECK(
-        a->c, a->rank,
-        crew_await(&a->g->warm, (uint32_t)a->c->ranks, CREW_PATIENCE_MS));
+    step_hook_set(-1, NULL, NULL);
+    JOB_CHECK(a->c, a->rank, run_operation(a, TEST_JOB_LIMIT_MS) == OAR_OK);
+    JOB_CHECK(a->c, a->rank, operation_result_is_right(&a->buffers));
+    shared_flag_raise(&a->g->warm); /* a barrier could notice the fault */
+    JOB_CHECK(a->c, a->rank,
+              shared_flag_await(&a->g->warm, (uint32_t)a->c->ranks,
+                                TEST_JOB_LIMIT_MS));
     return 0;
 }
 
-/* Whether a stop may have held up everybody: then all goes well in the end. */
+/* Returns whether a stop may have held up all ranks: then all succeed in the
+ * end. */
 static int is_deaf(const scenario *s)
 {
-    return on != NULL && on->deaf_at_start && s->phase == IN_MEETING &&
+    return on != NULL && on->deaf_at_start && s->phase == IN_RENDEZVOUS &&
            s->how == BY_STOP;
 }
 
-/* Where some rank had done its part before it was struck, operations may be
- * whole for others; one that waits for all ranks fails. */
-static int run_until_failure(actor *a)
+/* Where a rank had done its part before it failed, operations may succeed on
+ * others; one that waits for all ranks fails. */
+static int run_until_failure(scenario_rank *a)
 {
     int64_t timeout_ms = timeout_of(&a->g->s);
     oar_status status = OAR_OK;
 
     for (int i = 0; i < RUNS && status == OAR_OK; i++) {
-        status = do_deed(a, timeout_ms);
-        CREW_CHECK(a->c, a->rank, status != OAR_OK || deed_right(&a->hands));
+        status = run_operation(a, timeout_ms);
+        JOB_CHECK(a->c, a->rank,
+                  status != OAR_OK || operation_result_is_right(&a->buffers));
     }
     if (status == OAR_OK)
         status = do_barrier(a, timeout_ms);
     a->me->spared = status == OAR_OK && is_deaf(&a->g->s);
-    CREW_CHECK(a->c, a->rank, status != OAR_OK || a->me->spared);
+    JOB_CHECK(a->c, a->rank, status != OAR_OK || a->me->spared);
     a->me->status = status;
     return 0;
 }
 
 /* ---- the victim ---------------------------------------------------------- */
 
-static void aim_inside(actor *a)
+static void aim_inside(scenario_rank *a)
 {
     const scenario *s = &a->g->s;
-    int steps = deed_steps();
+    int steps = step_hook_count();
 
-    deed_watch_wait(scenario_draw(s, 11, steps > 0 ? steps : 1),
-                    limit->visits[scenario_draw(s, 12, 4)], strike, a->g);
+    step_hook_set_waiting(scenario_draw(s, 11, steps > 0 ? steps : 1),
+                          limit->visits[scenario_draw(s, 12, 4)], strike, a->g);
 }
 
 /* The first operation: at a step, or at a moment of making connections. */
-static void aim_first(actor *a)
+static void aim_first(scenario_rank *a)
 {
     const scenario *s = &a->g->s;
 
     if (s->backend == 0 || scenario_draw(s, 13, 3) == 0)
-        deed_watch(scenario_draw(s, 14, 8), strike, a->g);
+        step_hook_set(scenario_draw(s, 14, 8), strike, a->g);
     else
         watch_moments(a->g, scenario_draw(s, 15, FIRST_MOMENTS));
 }
 
-/* Whatever was aimed at may not be there: then it is struck afterwards. A rank
- * that goes on after it was stopped gets an error of its own; or does as all
- * do, if it held up everybody. */
-static int be_victim(actor *a)
+/* The chosen step may not exist: then the rank fails afterwards. A rank that is
+ * continued after a stop gets an error of its own; or succeeds as all do, if it
+ * held up all of them. */
+static int be_victim(scenario_rank *a)
 {
-    stage *g = a->g;
+    scenario_page *g = a->g;
 
     if (g->s.phase == IN_FIRST)
         aim_first(a);
@@ -350,19 +353,19 @@ static int be_victim(actor *a)
         aim_inside(a);
     else
         strike(g);
-    if (!is_deaf(&g->s) && do_deed(a, timeout_of(&g->s)) == OAR_OK)
+    if (!is_deaf(&g->s) && run_operation(a, timeout_of(&g->s)) == OAR_OK)
         strike(g);
     if (run_until_failure(a) != 0)
         return 1;
-    crew_raise(&g->woke);
+    shared_flag_raise(&g->woke);
     oar_group_destroy(a->group);
     return 0;
 }
 
 /* ---- survivors ----------------------------------------------------------- */
 
-/* Since the strike, or since the call, whichever was later. */
-static int in_time(const actor *a)
+/* Counts from the fault or from the call, whichever was later. */
+static int in_time(const scenario_rank *a)
 {
     const scenario *s = &a->g->s;
     int64_t struck = atomic_load(&a->g->struck_ns);
@@ -371,17 +374,17 @@ static int in_time(const actor *a)
                    : s->how == BY_STOP ? timeout_of(s) + limit->beyond_ms
                                        : limit->noticed_ms;
 
-    return is_deaf(s) || crew_in_time(since, most);
+    return is_deaf(s) || is_in_time(since, most);
 }
 
-static unsigned char pattern(const actor *a, size_t i, int out)
+static unsigned char pattern(const scenario_rank *a, size_t i, int out)
 {
     return (unsigned char)(i * 7 + (size_t)a->rank * 31 + (size_t)out * 101);
 }
 
-static void refill(actor *a)
+static void refill(scenario_rank *a)
 {
-    deed_hands *h = &a->hands;
+    operation_buffers *h = &a->buffers;
     unsigned char *in = (unsigned char *)h->in, *out = (unsigned char *)h->out;
 
     for (size_t i = 0; i < h->in_count * sizeof(float); i++)
@@ -390,9 +393,9 @@ static void refill(actor *a)
         out[i] = pattern(a, i, 1);
 }
 
-static int is_undisturbed(const actor *a)
+static int is_undisturbed(const scenario_rank *a)
 {
-    const deed_hands *h = &a->hands;
+    const operation_buffers *h = &a->buffers;
     const unsigned char *in = (const unsigned char *)h->in;
     const unsigned char *out = (const unsigned char *)h->out;
 
@@ -406,120 +409,113 @@ static int is_undisturbed(const actor *a)
 }
 
 /* Every later call returns the same. */
-static int check_later_calls(actor *a)
+static int check_later_calls(scenario_rank *a)
 {
-    const witness *me = a->me;
+    const rank_outcome *me = a->me;
     float x = 0;
     oar_span one = oar_span_of(&x, 1, OAR_F32);
     int next = (a->rank + 1) % a->c->ranks;
 
-    CREW_CHECK(a->c, a->rank, oar_barrier(a->group, NULL, NULL) == me->status);
-    CREW_CHECK(a->c, a->rank,
-               strcmp(oar_last_error_text(), me->record.text) == 0);
-    CREW_CHECK(a->c, a->rank,
-               oar_send(a->group, one, next, 9, NULL, NULL) == me->status);
-    CREW_CHECK(a->c, a->rank,
-               strcmp(oar_last_error_text(), me->record.text) == 0);
+    JOB_CHECK(a->c, a->rank, oar_barrier(a->group, NULL, NULL) == me->status);
+    JOB_CHECK(a->c, a->rank,
+              strcmp(oar_last_error_text(), me->record.text) == 0);
+    JOB_CHECK(a->c, a->rank,
+              oar_send(a->group, one, next, 9, NULL, NULL) == me->status);
+    JOB_CHECK(a->c, a->rank,
+              strcmp(oar_last_error_text(), me->record.text) == 0);
     return 0;
 }
 
-static int leave(actor *a)
+static int leave(scenario_rank *a)
 {
     int64_t start = oari_now_ns();
 
     oar_group_destroy(a->group);
-    CREW_CHECK(a->c, a->rank, crew_in_time(start, limit->destroyed_ms));
+    JOB_CHECK(a->c, a->rank, is_in_time(start, limit->destroyed_ms));
     a->group = NULL;
     return 0;
 }
 
-/* Until nobody is under way any more who could disturb; but not for those that
- * an engine holds up in its beginning. */
-static int await_others(actor *a)
+/* Waits until no other rank can write to the buffers any more; but not for
+ * ranks that an engine holds up in its start. */
+static int await_others(scenario_rank *a)
 {
-    stage *g = a->g;
+    scenario_page *g = a->g;
 
     if (is_deaf(&g->s))
         return 0;
-    CREW_CHECK(
-        a->c, a->rank,
-        crew_await(&g->told, (uint32_t)a->c->ranks - 1, CREW_PATIENCE_MS));
+    JOB_CHECK(a->c, a->rank,
+              shared_flag_await(&g->reported, (uint32_t)a->c->ranks - 1,
+                                TEST_JOB_LIMIT_MS));
     if (g->s.how == BY_STOP)
-        CREW_CHECK(a->c, a->rank, crew_await(&g->woke, 1, CREW_PATIENCE_MS));
+        JOB_CHECK(a->c, a->rank,
+                  shared_flag_await(&g->woke, 1, TEST_JOB_LIMIT_MS));
     return 0;
 }
 
 /* By the seed, the group is there or gone when the others end theirs. */
-static int live_on(actor *a)
+static int live_on(scenario_rank *a)
 {
     int early = scenario_draw(&a->g->s, 16, 2);
 
     refill(a);
     if (early && (check_later_calls(a) || leave(a)))
         return 1;
-    crew_raise(&a->g->told);
+    shared_flag_raise(&a->g->reported);
     if (await_others(a) != 0)
         return 1;
-    CREW_CHECK(a->c, a->rank,
-               (on != NULL && on->keeps_buffers) || is_undisturbed(a));
+    JOB_CHECK(a->c, a->rank,
+              (on != NULL && on->keeps_buffers) || is_undisturbed(a));
     return early ? 0 : check_later_calls(a) || leave(a);
 }
 
-static int survive(actor *a)
+static int survive(scenario_rank *a)
 {
-    witness *me = a->me;
+    rank_outcome *me = a->me;
 
     if (run_until_failure(a) != 0)
         return 1;
     if (me->spared)
-        return crew_raise(&a->g->told), leave(a);
-    CREW_CHECK(a->c, a->rank, in_time(a));
+        return shared_flag_raise(&a->g->reported), leave(a);
+    JOB_CHECK(a->c, a->rank, in_time(a));
     me->record.size = sizeof me->record;
-    CREW_CHECK(a->c, a->rank,
-               oar_group_fault(a->group, &me->record) == me->status);
+    JOB_CHECK(a->c, a->rank,
+              oar_group_fault(a->group, &me->record) == me->status);
     me->failed = 1;
     return live_on(a);
 }
 
 /* There is no group: its own last error is all a rank has. */
-static int survive_meeting(actor *a)
+static int survive_rendezvous(scenario_rank *a)
 {
     a->me->record = *oar_last_error();
-    CREW_CHECK(a->c, a->rank, in_time(a));
+    JOB_CHECK(a->c, a->rank, in_time(a));
     a->me->failed = 1;
-    crew_raise(&a->g->told);
+    shared_flag_raise(&a->g->reported);
     return await_others(a);
 }
 
 /* ---- a rank -------------------------------------------------------------- */
 
-static int act(actor *a)
+static int run_rank(scenario_rank *a)
 {
     const scenario *s = &a->g->s;
     int victim = a->rank == s->victim;
 
-    watch_moments(a->g, victim && s->phase == IN_MEETING
+    watch_moments(a->g, victim && s->phase == IN_RENDEZVOUS
                             ? scenario_draw(s, 17, a->g->moments[a->rank])
                             : -1);
     a->me->status = join(a);
     watch_moments(a->g, -1);
     a->me->joined = a->me->status == OAR_OK;
-    CREW_CHECK(a->c, a->rank, a->me->joined || s->phase == IN_MEETING);
+    JOB_CHECK(a->c, a->rank, a->me->joined || s->phase == IN_RENDEZVOUS);
     if (victim && !a->me->joined)
-        return crew_raise(&a->g->woke), 0;
+        return shared_flag_raise(&a->g->woke), 0;
     if (!a->me->joined)
-        return survive_meeting(a);
+        return survive_rendezvous(a);
     if ((s->phase == INSIDE || s->phase == BETWEEN) && warm_up(a) != 0)
         return 1;
     return victim ? be_victim(a) : survive(a);
-}
-
-static uint64_t allocations(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    oar_memory_read(&stats);
-    return stats.live;
 }
 
 /* An engine may have threads that are a little late. */
@@ -527,7 +523,7 @@ static int has_given_back(int descriptors, uint64_t live)
 {
     int64_t deadline = oari_deadline(on != NULL ? limit->beyond_ms : 0);
 
-    while (crew_descriptors() != descriptors || allocations() != live) {
+    while (open_descriptors() != descriptors || memory_now().live != live) {
         if (oari_now_ns() >= deadline)
             return 0;
         nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
@@ -537,45 +533,45 @@ static int has_given_back(int descriptors, uint64_t live)
 
 static void choose_engine(void)
 {
-    on = engine_under_test();
+    on = tested_engine_get();
     limit = on != NULL ? &of_engines : &of_links;
 }
 
-static int play(crew *c, int rank, void *arg)
+static int run_scenario(test_job *c, int rank, void *arg)
 {
-    stage *g = arg;
-    actor a = { .c = c, .g = g, .rank = rank, .me = &g->of[rank] };
+    scenario_page *g = arg;
+    scenario_rank a = { .c = c, .g = g, .rank = rank, .me = &g->of[rank] };
     int descriptors;
     uint64_t live;
 
     snprintf(a.file, sizeof a.file, "rank%d.c", rank);
     choose_engine();
     if (on != NULL && on->dies_as_job)
-        wreck_keep_box(c);
-    CREW_CHECK(c, rank,
-               deed_take(&a.hands, &g->s.deed, rank, c->ranks) == OAR_OK);
-    descriptors = crew_descriptors();
-    live = allocations();
-    if (act(&a) != 0)
+        post_mortem_keep(c);
+    RANK_CHECK(operation_buffers_alloc(&a.buffers, &g->s.operation, rank,
+                                       c->ranks) == OAR_OK);
+    descriptors = open_descriptors();
+    live = memory_now().live;
+    if (run_rank(&a) != 0)
         return 1;
     if (on != NULL &&
         (on->keeps_memory || (on->keeps_waiting && rank == g->s.victim)))
         return 0;
-    CREW_CHECK(c, rank, has_given_back(descriptors, live));
-    deed_drop(&a.hands);
+    RANK_CHECK(has_given_back(descriptors, live));
+    operation_buffers_free(&a.buffers);
     return 0;
 }
 
-/* How many moments a meeting has, if nobody is struck. */
-static int count(crew *c, int rank, void *arg)
+/* Returns how many moments a rendezvous has if no rank fails. */
+static int count(test_job *c, int rank, void *arg)
 {
-    stage *g = arg;
-    actor a = { .c = c, .g = g, .rank = rank };
+    scenario_page *g = arg;
+    scenario_rank a = { .c = c, .g = g, .rank = rank };
 
     choose_engine();
-    CREW_CHECK(c, rank, join_within(&a, CREW_PATIENCE_MS) == OAR_OK);
+    RANK_CHECK(join_within(&a, TEST_JOB_LIMIT_MS) == OAR_OK);
     g->moments[rank] = moments;
-    CREW_CHECK(c, rank, oar_barrier(a.group, NULL, NULL) == OAR_OK);
+    RANK_CHECK(oar_barrier(a.group, NULL, NULL) == OAR_OK);
     oar_group_destroy(a.group);
     return 0;
 }
@@ -584,128 +580,132 @@ static int count(crew *c, int rank, void *arg)
 
 /* A survivor that has ended otherwise than it should has failed; where all goes
  * well, one may have ended before another. */
-static int await_survivors(crew *c, stage *g, reason why)
+static int await_survivors(test_job *c, scenario_page *g, failure_text why)
 {
-    int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
+    int64_t deadline = oari_deadline(TEST_JOB_LIMIT_MS);
     int code;
 
-    while (!crew_await(&g->told, (uint32_t)c->ranks - 1, 20)) {
+    while (!shared_flag_await(&g->reported, (uint32_t)c->ranks - 1, 20)) {
         for (int r = 0; r < c->ranks; r++)
             if (r != g->s.victim && c->pid[r] != 0 &&
-                (code = crew_wait(c, r, 0)) != CREW_LATE && code != 0)
-                return verdict_say(why, "rank %d ended with %d", r, code);
+                (code = test_job_wait(c, r, 0)) != TEST_JOB_LATE && code != 0)
+                return failure_write(why, "rank %d ended with %d", r, code);
         if (oari_now_ns() > deadline)
-            return verdict_say(why, "%d of %d survivors were told",
-                               (int)atomic_load(&g->told), c->ranks - 1);
+            return failure_write(why, "%d of %d survivors have reported",
+                                 (int)atomic_load(&g->reported), c->ranks - 1);
     }
     return 1;
 }
 
-static int await_end(crew *c, int rank, int code, reason why)
+static int await_end(test_job *c, int rank, int code, failure_text why)
 {
     int ended;
 
     if (c->pid[rank] == 0)
         return 1;
-    ended = crew_wait(c, rank, CREW_PATIENCE_MS);
+    ended = test_job_wait(c, rank, TEST_JOB_LIMIT_MS);
     if (ended == code)
         return 1;
-    return verdict_say(why, "rank %d ended with %d, not %d", rank, ended, code);
+    return failure_write(why, "rank %d ended with %d, not %d", rank, ended,
+                         code);
 }
 
-static int let_go_on(crew *c, int victim, reason why)
+static int let_go_on(test_job *c, int victim, failure_text why)
 {
-    if (!crew_wait_stopped(c, victim, CREW_PATIENCE_MS))
-        return verdict_say(why, "the victim was not stopped");
+    if (!test_job_wait_stopped(c, victim, TEST_JOB_LIMIT_MS))
+        return failure_write(why, "the victim was not stopped");
     kill(c->pid[victim], SIGCONT);
     return 1;
 }
 
-/* Whether all survivors have come to an end by themselves. */
-static int are_through(crew *c, int victim)
+/* Returns whether all survivors have ended by themselves. */
+static int are_through(test_job *c, int victim)
 {
     for (int r = 0; r < c->ranks; r++)
-        if (r != victim && crew_wait(c, r, 0) != 0)
+        if (r != victim && test_job_wait(c, r, 0) != 0)
             return 0;
     return 1;
 }
 
 /* In the engine's own beginning, which nothing of ours can end. */
-static int is_held_up(crew *c, const scenario *s)
+static int is_held_up(test_job *c, const scenario *s)
 {
-    if (!on->deaf_at_start || s->phase != IN_MEETING)
+    if (!on->deaf_at_start || s->phase != IN_RENDEZVOUS)
         return 0;
     for (int r = 0; r < c->ranks; r++)
-        if (crew_wait(c, r, 0) == CREW_LATE) {
+        if (test_job_wait(c, r, 0) == TEST_JOB_LATE) {
             kill(c->pid[r], SIGKILL);
-            crew_wait(c, r, DEAF_MS);
+            test_job_wait(c, r, DEAF_MS);
         }
     return 1;
 }
 
 /* With the first of them all end, at the latest soon; unless it died before the
  * launcher counted on it: then the others are told. */
-static int follow_job(crew *c, const stage *g, reason why)
+static int follow_job(test_job *c, const scenario_page *g, failure_text why)
 {
     int64_t deadline = oari_deadline(ENDED_MS);
     int victim = g->s.victim, code, over;
 
-    while (!(over = seats_await_end(c, 20)) && !are_through(c, victim))
+    while (!(over = mpi_ranks_await_end(c, 20)) && !are_through(c, victim))
         if (oari_now_ns() > deadline)
-            return is_held_up(c, &g->s) || verdict_say(why, "the job lives on");
+            return is_held_up(c, &g->s) ||
+                   failure_write(why, "the job lives on");
     for (int r = 0; r < c->ranks; r++)
-        if (r != victim && (code = crew_wait(c, r, 0)) > 0)
-            return verdict_say(why, "rank %d ended with %d", r, code);
-    if (!verdict_reach_partly(&g->s, g->of, why))
+        if (r != victim && (code = test_job_wait(c, r, 0)) > 0)
+            return failure_write(why, "rank %d ended with %d", r, code);
+    if (!outcomes_check_partial(&g->s, g->of, why))
         return 0;
-    return !over || wreck_names(c, victim, why);
+    return !over || post_mortem_names(c, victim, why);
 }
 
 /* One that comes when the others have given up waits for them until it is
  * ended, as a launcher does. */
-static void end_deaf(crew *c, int victim)
+static void end_deaf(test_job *c, int victim)
 {
-    if (crew_wait(c, victim, DEAF_MS / 2) != CREW_LATE)
+    if (test_job_wait(c, victim, DEAF_MS / 2) != TEST_JOB_LATE)
         return;
     kill(c->pid[victim], SIGKILL);
-    crew_wait(c, victim, DEAF_MS);
+    test_job_wait(c, victim, DEAF_MS);
 }
 
 /* One that was told ends well; one that was not may be held up with the victim,
  * or with those that came when others had given up, but only in the beginning.
  */
-static int end_survivor(crew *c, const stage *g, int rank, reason why)
+static int end_survivor(test_job *c, const scenario_page *g, int rank,
+                        failure_text why)
 {
-    const witness *w = &g->of[rank];
+    const rank_outcome *w = &g->of[rank];
     int held_up = !w->joined && !w->failed, code;
 
     if (!held_up)
         return await_end(c, rank, 0, why);
-    if ((code = crew_wait(c, rank, 0)) > 0)
-        return verdict_say(why, "rank %d ended with %d", rank, code);
+    if ((code = test_job_wait(c, rank, 0)) > 0)
+        return failure_write(why, "rank %d ended with %d", rank, code);
     end_deaf(c, rank);
     return 1;
 }
 
 /* The victim is stopped in the engine's beginning. It goes on when all others
  * have been told, or have had the time for it. */
-static int follow_deaf(crew *c, stage *g, reason why)
+static int follow_deaf(test_job *c, scenario_page *g, failure_text why)
 {
     uint32_t others = (uint32_t)c->ranks - 1;
-    int victim = g->s.victim, all = crew_await(&g->told, others, DEAF_MS);
+    int victim = g->s.victim,
+        all = shared_flag_await(&g->reported, others, DEAF_MS);
 
-    if (seats_is_stopped(c, victim) && !let_go_on(c, victim, why))
+    if (mpi_ranks_is_stopped(c, victim) && !let_go_on(c, victim, why))
         return 0;
-    all = all || crew_await(&g->told, others, DEAF_MS);
+    all = all || shared_flag_await(&g->reported, others, DEAF_MS);
     for (int r = 0; r < c->ranks; r++)
         if (r != victim && !end_survivor(c, g, r, why))
             return 0;
     end_deaf(c, victim);
-    return all ? verdict_reach(&g->s, g->of, why)
-               : verdict_reach_partly(&g->s, g->of, why);
+    return all ? outcomes_check(&g->s, g->of, why)
+               : outcomes_check_partial(&g->s, g->of, why);
 }
 
-static int follow(crew *c, stage *g, reason why)
+static int follow(test_job *c, scenario_page *g, failure_text why)
 {
     int victim = g->s.victim;
 
@@ -720,21 +720,22 @@ static int follow(crew *c, stage *g, reason why)
     for (int r = 0; r < c->ranks; r++)
         if (!await_end(c, r, r == victim ? code_of(&g->s) : 0, why))
             return 0;
-    return verdict_reach(&g->s, g->of, why);
+    return outcomes_check(&g->s, g->of, why);
 }
 
 /* Of each backend and size, counted when first needed. */
-static void find_moments(stage *g)
+static void find_moments(scenario_page *g)
 {
-    static int known[SCENARIO_BACKENDS][CREW_MAX + 1][CREW_MAX];
+    static int known[SCENARIO_BACKENDS][TEST_JOB_RANKS + 1][TEST_JOB_RANKS];
     int *mine = known[g->s.backend][g->s.ranks];
-    crew c;
+    test_job c;
 
     if (mine[0] == 0) {
-        engine_start(on, &c, g->s.ranks, count, g, "moments of a meeting");
+        tested_engine_start(on, &c, g->s.ranks, count, g,
+                            "moments of a rendezvous");
         for (int r = 0; r < c.ranks; r++)
-            crew_expect(&c, r, 0);
-        crew_end(&c);
+            test_job_expect(&c, r, 0);
+        test_job_end(&c);
         memcpy(mine, g->moments, sizeof g->moments);
     }
     memcpy(g->moments, mine, sizeof g->moments);
@@ -743,29 +744,29 @@ static void find_moments(stage *g)
 /* 1 if all was as it must be. */
 static int run_row(int number, uint64_t seed)
 {
-    stage *g = crew_page(sizeof *g);
+    scenario_page *g = shared_page(sizeof *g);
     char name[128], what[160];
-    reason why = "";
+    failure_text why = "";
     const char *rest;
-    crew c;
+    test_job c;
 
     scenario_make(&g->s, number, seed);
     scenario_name(&g->s, name, sizeof name);
-    if (g->s.phase == IN_MEETING)
+    if (g->s.phase == IN_RENDEZVOUS)
         find_moments(g);
     snprintf(what, sizeof what, "%d: %s", number, name);
-    engine_start(on, &c, g->s.ranks, play, g, what);
+    tested_engine_start(on, &c, g->s.ranks, run_scenario, g, what);
     follow(&c, g, why);
-    wreck_clear(&c);
-    rest = crew_close(&c);
+    post_mortem_clear(&c);
+    rest = test_job_close(&c);
     if (why[0] != 0 && on != NULL && on->launcher != NULL)
-        seats_show();
+        mpi_ranks_print_output();
     if (why[0] == 0 && rest != NULL)
-        verdict_say(why, "%s", rest);
+        failure_write(why, "%s", rest);
     if (why[0] != 0)
         print_message("scenario %d (%s) with seed %llu: %s\n", number, name,
                       (unsigned long long)seed, why);
-    crew_drop_page(g, sizeof *g);
+    shared_page_free(g, sizeof *g);
     return why[0] == 0;
 }
 
@@ -774,7 +775,7 @@ static int run_row(int number, uint64_t seed)
 static uint64_t seed = 1;
 static int wanted[SCENARIO_MOST], wanted_count;
 
-static void a_rank_that_is_struck_is_named_to_all_survivors(void **state)
+static void a_rank_that_fails_is_named_by_all_survivors(void **state)
 {
     int64_t start = oari_now_ns();
     int failed = 0;
@@ -783,11 +784,11 @@ static void a_rank_that_is_struck_is_named_to_all_survivors(void **state)
         failed += !run_row(wanted[i], seed);
     print_message("%d of %d scenarios, seed %llu, %lld ms: %d failed\n",
                   wanted_count, scenario_count(), (unsigned long long)seed,
-                  (long long)crew_ms_since(start), failed);
+                  (long long)ms_since(start), failed);
     assert_int_equal(failed, 0);
 }
 
-static void any_two_values_of_the_table_meet(void **state)
+static void every_pair_of_values_occurs_in_the_table(void **state)
 {
     static int order[SCENARIO_MOST];
     int first;
@@ -818,16 +819,16 @@ static void choose_rows(int argc, char **argv)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_two_values_of_the_table_meet),
-        cmocka_unit_test(a_rank_that_is_struck_is_named_to_all_survivors),
+        cmocka_unit_test(every_pair_of_values_occurs_in_the_table),
+        cmocka_unit_test(a_rank_that_fails_is_named_by_all_survivors),
     };
 
     int code;
 
-    if (seats_mine(&code))
+    if (mpi_ranks_run_child(&code))
         return code;
     choose_engine();
-    if (on != NULL && !engine_is_there(on))
+    if (on != NULL && !tested_engine_is_available(on))
         return SKIPPED;
     choose_rows(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

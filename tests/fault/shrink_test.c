@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Survivors form a new group and go on: whoever died, in whatever way, and
- * whatever else dies on the way. After every shrink they train on: a loop of
- * sums whose values are checked. */
-#include "support/crew.h"
+/* Survivors form a new group and go on, whichever ranks died, in whatever way,
+ * and whatever else dies meanwhile. After every shrink they continue with a
+ * loop of sums whose values are checked. */
+#include "support/test_job.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -22,12 +22,12 @@ enum {
     KILLED = 128 + SIGKILL
 };
 
-typedef struct place {
+typedef struct rank_placement {
     const char *backend;
     int hosts; /* ranks are dealt to so many; 0: all on one */
-} place;
+} rank_placement;
 
-static const place places[] = {
+static const rank_placement places[] = {
     { "shm", 0 },
     { "tcp", 0 },
     { "native", 2 },
@@ -35,18 +35,19 @@ static const place places[] = {
 };
 enum { PLACES = sizeof places / sizeof *places };
 
-typedef struct plot {
-    place place;
-    int dies[CREW_MAX];  /* the rank is killed in the loop */
-    int dies_in_shrink;  /* this one, when it has voted; -1: nobody */
-    int stops;           /* this one stops in the loop; -1: nobody */
-    int again;           /* one more dies in the new group; -1: nobody */
-    int expected;        /* ranks in the last group */
-    crew_flag survivors; /* that have got there */
-    crew_flag stopped;
-} plot;
+typedef struct shrink_case {
+    rank_placement place;
+    int dies[TEST_JOB_RANKS]; /* the rank is killed in the loop */
+    int dies_in_shrink;       /* this one, when it has voted; -1: none */
+    int stops;                /* this one stops in the loop; -1: none */
+    int again;                /* one more dies in the new group; -1: none */
+    int expected;             /* ranks in the last group */
+    shared_flag survivors;    /* that have got there */
+    shared_flag stopped;
+} shrink_case;
 
-static oar_status join(crew *c, int rank, const place *p, oar_group **g)
+static oar_status join(test_job *c, int rank, const rank_placement *p,
+                       oar_group **g)
 {
     oar_group_opts o = oar_group_opts_init();
     char host[16];
@@ -57,11 +58,11 @@ static oar_status join(crew *c, int rank, const place *p, oar_group **g)
     }
     o.backend = p->backend;
     o.timeout_ms = TIMEOUT_MS;
-    return crew_join(c, rank, &o, g);
+    return test_job_join(c, rank, &o, g);
 }
 
 /* One step: the sum of what all ranks have, small and large. */
-static oar_status step(oar_group *g, int number)
+static oar_status sum_small_and_large(oar_group *g, int number)
 {
     enum { COUNT = 10007 };
     static _Thread_local float x[COUNT];
@@ -90,7 +91,7 @@ static oar_status train(oar_group *g, int steps)
     oar_status status = OAR_OK;
 
     for (int i = 0; i < steps && status == OAR_OK; i++)
-        status = step(g, i);
+        status = sum_small_and_large(g, i);
     return status;
 }
 
@@ -138,10 +139,11 @@ static int vote_and_die(oar_group *g)
     oari_ballot note = { .call = 1, .phase = OARI_PHASE_VOTE };
 
     oari_engine_hold(g);
-    if (g->in_tree->tell != NULL)
-        g->in_tree->tell(g->self, &note);
+    if (g->in_tree->show != NULL)
+        g->in_tree->show(g->self, OARI_FACT_BALLOT, &note);
     else
-        oari_board_tell(g->board, &note);
+        oari_bulletin_write(oari_board_bulletin(g->board, g->board->rank),
+                            OARI_FACT_BALLOT, &note);
     for (int i = 0; i < 50 && g->backend->progress != NULL; i++) {
         g->backend->progress(g->self);
         usleep(1000);
@@ -150,63 +152,62 @@ static int vote_and_die(oar_group *g)
     return 1;
 }
 
-static int be_survivor(crew *c, int rank, oar_group **g, plot *p)
+static int be_survivor(test_job *c, int rank, oar_group **g, shrink_case *p)
 {
-    CREW_CHECK(c, rank, train_until_death(*g, p->dies[rank]) == OAR_E_PEER);
+    RANK_CHECK(train_until_death(*g, p->dies[rank]) == OAR_E_PEER);
     if (rank == p->dies_in_shrink)
         return vote_and_die(*g);
-    CREW_CHECK(c, rank, shrink(g, SHRINK_MS) == OAR_OK);
+    RANK_CHECK(shrink(g, SHRINK_MS) == OAR_OK);
     if (p->again < 0)
         return 0;
-    CREW_CHECK(c, rank, train_until_death(*g, rank == p->again) == OAR_E_PEER);
-    CREW_CHECK(c, rank, shrink(g, SHRINK_MS) == OAR_OK);
+    RANK_CHECK(train_until_death(*g, rank == p->again) == OAR_E_PEER);
+    RANK_CHECK(shrink(g, SHRINK_MS) == OAR_OK);
     return 0;
 }
 
-static int run_plot(crew *c, int rank, void *arg)
+static int run_case(test_job *c, int rank, void *arg)
 {
-    plot *p = arg;
+    shrink_case *p = arg;
     oar_group *g, *copy;
 
-    CREW_CHECK(c, rank, join(c, rank, &p->place, &g) == OAR_OK);
+    RANK_CHECK(join(c, rank, &p->place, &g) == OAR_OK);
     if (be_survivor(c, rank, &g, p) != 0)
         return 1;
-    CREW_CHECK(c, rank, oar_group_size(g) == p->expected);
-    CREW_CHECK(c, rank, in_order(g, rank));
-    CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
-    CREW_CHECK(c, rank, oar_group_dup(g, &copy) == OAR_OK);
-    CREW_CHECK(c, rank, train(copy, STEPS) == OAR_OK);
-    crew_raise(&p->survivors); /* nobody leaves before all have got here */
-    CREW_CHECK(
-        c, rank,
-        crew_await(&p->survivors, (uint32_t)p->expected, CREW_PATIENCE_MS));
+    RANK_CHECK(oar_group_size(g) == p->expected);
+    RANK_CHECK(in_order(g, rank));
+    RANK_CHECK(train(g, STEPS) == OAR_OK);
+    RANK_CHECK(oar_group_dup(g, &copy) == OAR_OK);
+    RANK_CHECK(train(copy, STEPS) == OAR_OK);
+    shared_flag_raise(&p->survivors); /* no rank leaves before all are here */
+    RANK_CHECK(shared_flag_await(&p->survivors, (uint32_t)p->expected,
+                                 TEST_JOB_LIMIT_MS));
     oar_group_destroy(copy);
     oar_group_destroy(g);
     return 0;
 }
 
-static void play(plot plan, int ranks, const char *what)
+static void run_shrink_case(shrink_case plan, int ranks, const char *what)
 {
-    plot *p = crew_page(sizeof *p);
-    crew c;
+    shrink_case *p = shared_page(sizeof *p);
+    test_job c;
 
     *p = plan;
     p->expected = ranks - (p->dies_in_shrink >= 0) - (p->again >= 0);
     for (int r = 0; r < ranks; r++)
         p->expected -= p->dies[r];
-    crew_start(&c, ranks, run_plot, p, "%s over %s, %d hosts", what,
-               p->place.backend, p->place.hosts);
+    test_job_start(&c, ranks, run_case, p, "%s over %s, %d hosts", what,
+                   p->place.backend, p->place.hosts);
     for (int r = 0; r < ranks; r++)
-        crew_expect(
+        test_job_expect(
             &c, r,
             p->dies[r] || r == p->dies_in_shrink || r == p->again ? KILLED : 0);
-    crew_end(&c);
-    crew_drop_page(p, sizeof *p);
+    test_job_end(&c);
+    shared_page_free(p, sizeof *p);
 }
 
-static plot nobody(int i)
+static shrink_case nobody(int i)
 {
-    return (plot){
+    return (shrink_case){
         .place = places[i], .dies_in_shrink = -1, .stops = -1, .again = -1
     };
 }
@@ -214,143 +215,142 @@ static plot nobody(int i)
 static void one_of_four_dies_and_three_go_on(void **state)
 {
     for (int i = 0; i < PLACES; i++) {
-        plot p = nobody(i);
+        shrink_case p = nobody(i);
         p.dies[2] = 1;
-        play(p, 4, "1 of 4");
+        run_shrink_case(p, 4, "1 of 4");
     }
 }
 
 static void two_of_five_die_and_three_go_on(void **state)
 {
     for (int i = 0; i < PLACES; i++) {
-        plot p = nobody(i);
+        shrink_case p = nobody(i);
         p.dies[1] = p.dies[4] = 1;
-        play(p, 5, "2 of 5");
+        run_shrink_case(p, 5, "2 of 5");
     }
 }
 
 static void rank_0_dies_and_the_others_go_on(void **state)
 {
     for (int i = 0; i < PLACES; i++) {
-        plot p = nobody(i);
+        shrink_case p = nobody(i);
         p.dies[0] = 1;
-        play(p, 4, "rank 0");
+        run_shrink_case(p, 4, "rank 0");
     }
 }
 
 static void one_dies_in_the_shrink_itself(void **state)
 {
     for (int i = 0; i < PLACES; i++) {
-        plot p = nobody(i);
+        shrink_case p = nobody(i);
         p.dies[3] = 1;
         p.dies_in_shrink = 0;
-        play(p, 5, "death in a shrink");
+        run_shrink_case(p, 5, "death in a shrink");
     }
 }
 
 static void a_shrunk_group_shrinks_again(void **state)
 {
     for (int i = 0; i < PLACES; i++) {
-        plot p = nobody(i);
+        shrink_case p = nobody(i);
         p.dies[0] = 1;
         p.again = 1;
-        play(p, 5, "twice");
+        run_shrink_case(p, 5, "twice");
     }
 }
 
 /* ---- one that is stopped ------------------------------------------------- */
 
 /* The others go on without it; when it wakes up it is outside, and says so. */
-static int run_stopped(crew *c, int rank, void *arg)
+static int run_stopped(test_job *c, int rank, void *arg)
 {
-    plot *p = arg;
+    shrink_case *p = arg;
     float x[3] = { 1, 2, 3 };
     oar_span s = oar_span_of(x, 3, OAR_F32);
     oar_group *g, *old;
 
-    CREW_CHECK(c, rank, join(c, rank, &p->place, &g) == OAR_OK);
-    CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
+    RANK_CHECK(join(c, rank, &p->place, &g) == OAR_OK);
+    RANK_CHECK(train(g, STEPS) == OAR_OK);
     old = g;
     if (rank == p->stops) {
         raise(SIGSTOP);
-        CREW_CHECK(c, rank, shrink(&g, QUICK_MS) != OAR_OK);
-        CREW_CHECK(c, rank, g == old);
-        CREW_CHECK(c, rank,
-                   oar_all_reduce(g, s, OAR_SUM, NULL, NULL) == OAR_E_PEER);
+        RANK_CHECK(shrink(&g, QUICK_MS) != OAR_OK);
+        RANK_CHECK(g == old);
+        RANK_CHECK(oar_all_reduce(g, s, OAR_SUM, NULL, NULL) == OAR_E_PEER);
         oar_group_destroy(g);
         return 0;
     }
-    CREW_CHECK(c, rank, crew_await(&p->stopped, 1, CREW_PATIENCE_MS));
-    CREW_CHECK(c, rank, shrink(&g, QUICK_MS) == OAR_OK);
-    CREW_CHECK(c, rank, oar_group_size(g) == c->ranks - 1);
-    CREW_CHECK(c, rank, oar_group_from_world(g, p->stops) == -1);
-    CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
-    crew_raise(&p->survivors);
-    CREW_CHECK(c, rank, crew_await(&p->survivors, 4, CREW_PATIENCE_MS));
-    CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
+    RANK_CHECK(shared_flag_await(&p->stopped, 1, TEST_JOB_LIMIT_MS));
+    RANK_CHECK(shrink(&g, QUICK_MS) == OAR_OK);
+    RANK_CHECK(oar_group_size(g) == c->ranks - 1);
+    RANK_CHECK(oar_group_from_world(g, p->stops) == -1);
+    RANK_CHECK(train(g, STEPS) == OAR_OK);
+    shared_flag_raise(&p->survivors);
+    RANK_CHECK(shared_flag_await(&p->survivors, 4, TEST_JOB_LIMIT_MS));
+    RANK_CHECK(train(g, STEPS) == OAR_OK);
     oar_group_destroy(g);
     return 0;
 }
 
-static void play_stopped(int i, int stops)
+static void run_stopped_case(int i, int stops)
 {
-    plot *p = crew_page(sizeof *p);
-    crew c;
+    shrink_case *p = shared_page(sizeof *p);
+    test_job c;
 
     *p = nobody(i);
     p->stops = stops;
-    crew_start(&c, 4, run_stopped, p, "rank %d stops over %s, %d hosts", stops,
-               p->place.backend, p->place.hosts);
-    if (!crew_wait_stopped(&c, stops, CREW_PATIENCE_MS))
-        crew_give_up(&c, "rank %d did not stop", stops);
-    crew_raise(&p->stopped);
-    if (!crew_await(&p->survivors, 3, CREW_PATIENCE_MS))
-        crew_give_up(&c, "the others did not go on");
+    test_job_start(&c, 4, run_stopped, p, "rank %d stops over %s, %d hosts",
+                   stops, p->place.backend, p->place.hosts);
+    if (!test_job_wait_stopped(&c, stops, TEST_JOB_LIMIT_MS))
+        test_job_give_up(&c, "rank %d did not stop", stops);
+    shared_flag_raise(&p->stopped);
+    if (!shared_flag_await(&p->survivors, 3, TEST_JOB_LIMIT_MS))
+        test_job_give_up(&c, "the others did not go on");
     kill(c.pid[stops], SIGCONT);
-    crew_expect(&c, stops, 0);
-    crew_raise(&p->survivors);
+    test_job_expect(&c, stops, 0);
+    shared_flag_raise(&p->survivors);
     for (int r = 0; r < 4; r++)
         if (r != stops)
-            crew_expect(&c, r, 0);
-    crew_end(&c);
-    crew_drop_page(p, sizeof *p);
+            test_job_expect(&c, r, 0);
+    test_job_end(&c);
+    shared_page_free(p, sizeof *p);
 }
 
 static void a_stopped_rank_is_left_out_and_finds_itself_outside(void **state)
 {
     for (int i = 0; i < PLACES; i++)
-        play_stopped(i, i % 2 == 0 ? 0 : 2);
+        run_stopped_case(i, i % 2 == 0 ? 0 : 2);
 }
 
 /* ---- groups that are whole, and parts of groups -------------------------- */
 
 /* Like dup: the old group works on. Then in halves: one rank of the upper half
  * dies; that half shrinks, and the lower one is not disturbed. */
-static int run_parts(crew *c, int rank, void *arg)
+static int run_parts(test_job *c, int rank, void *arg)
 {
-    plot *p = arg;
+    shrink_case *p = arg;
     oar_group *g, *whole = NULL, *half;
     int upper = rank >= 3;
 
-    CREW_CHECK(c, rank, join(c, rank, &p->place, &g) == OAR_OK);
+    RANK_CHECK(join(c, rank, &p->place, &g) == OAR_OK);
     for (int i = 0; i < 2; i++) {
-        CREW_CHECK(c, rank, oar_group_shrink(g, NULL, &whole) == OAR_OK);
-        CREW_CHECK(c, rank, oar_group_size(whole) == c->ranks);
-        CREW_CHECK(c, rank, train(whole, STEPS) == OAR_OK);
-        CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
+        RANK_CHECK(oar_group_shrink(g, NULL, &whole) == OAR_OK);
+        RANK_CHECK(oar_group_size(whole) == c->ranks);
+        RANK_CHECK(train(whole, STEPS) == OAR_OK);
+        RANK_CHECK(train(g, STEPS) == OAR_OK);
         if (i == 0)
             oar_group_destroy(whole);
     }
-    CREW_CHECK(c, rank, oar_group_split(whole, upper, 0, &half) == OAR_OK);
+    RANK_CHECK(oar_group_split(whole, upper, 0, &half) == OAR_OK);
     if (upper) {
-        CREW_CHECK(c, rank, train_until_death(half, rank == 4) == OAR_E_PEER);
-        CREW_CHECK(c, rank, shrink(&half, SHRINK_MS) == OAR_OK);
-        CREW_CHECK(c, rank, oar_group_to_world(half, 1) == 5);
+        RANK_CHECK(train_until_death(half, rank == 4) == OAR_E_PEER);
+        RANK_CHECK(shrink(&half, SHRINK_MS) == OAR_OK);
+        RANK_CHECK(oar_group_to_world(half, 1) == 5);
     }
-    CREW_CHECK(c, rank, oar_group_size(half) == (upper ? 2 : 3));
-    CREW_CHECK(c, rank, train(half, STEPS) == OAR_OK);
-    crew_raise(&p->survivors);
-    CREW_CHECK(c, rank, crew_await(&p->survivors, 5, CREW_PATIENCE_MS));
+    RANK_CHECK(oar_group_size(half) == (upper ? 2 : 3));
+    RANK_CHECK(train(half, STEPS) == OAR_OK);
+    shared_flag_raise(&p->survivors);
+    RANK_CHECK(shared_flag_await(&p->survivors, 5, TEST_JOB_LIMIT_MS));
     oar_group_destroy(half);
     oar_group_destroy(whole);
     oar_group_destroy(g);
@@ -360,16 +360,16 @@ static int run_parts(crew *c, int rank, void *arg)
 static void a_whole_group_is_copied_and_a_part_shrinks_alone(void **state)
 {
     for (int i = 0; i < PLACES; i++) {
-        plot *p = crew_page(sizeof *p);
-        crew c;
+        shrink_case *p = shared_page(sizeof *p);
+        test_job c;
 
         *p = nobody(i);
-        crew_start(&c, 6, run_parts, p, "parts over %s, %d hosts",
-                   p->place.backend, p->place.hosts);
+        test_job_start(&c, 6, run_parts, p, "parts over %s, %d hosts",
+                       p->place.backend, p->place.hosts);
         for (int r = 0; r < 6; r++)
-            crew_expect(&c, r, r == 4 ? KILLED : 0);
-        crew_end(&c);
-        crew_drop_page(p, sizeof *p);
+            test_job_expect(&c, r, r == 4 ? KILLED : 0);
+        test_job_end(&c);
+        shared_page_free(p, sizeof *p);
     }
 }
 
@@ -377,25 +377,25 @@ static void a_whole_group_is_copied_and_a_part_shrinks_alone(void **state)
 
 enum { SERVER = 4 };
 
-typedef struct outage {
-    place place;
+typedef struct store_outage {
+    rank_placement place;
     char address[80];
-    crew_flag served, met, gone, survivors;
-} outage;
+    shared_flag served, met, gone, survivors;
+} store_outage;
 
-static int be_server(crew *c, outage *o)
+static int be_server(test_job *c, store_outage *o)
 {
     oar_store_server *server;
 
-    CREW_CHECK(c, SERVER, oar_store_serve("127.0.0.1:0", &server) == OAR_OK);
+    JOB_CHECK(c, SERVER, oar_store_serve("127.0.0.1:0", &server) == OAR_OK);
     snprintf(o->address, sizeof o->address, "%s",
              oar_store_server_address(server));
-    crew_raise(&o->served);
+    shared_flag_raise(&o->served);
     pause();
     return 1;
 }
 
-static oar_status join_served(int rank, const outage *o, oar_group **g)
+static oar_status join_served(int rank, const store_outage *o, oar_group **g)
 {
     oar_group_opts opts = oar_group_opts_init();
     oar_store *store;
@@ -415,91 +415,90 @@ static oar_status join_served(int rank, const outage *o, oar_group **g)
     return status;
 }
 
-/* The store's process is killed: nobody notices. Then rank 0 is, too. */
-static int run_outage(crew *c, int rank, void *arg)
+/* The store's process is killed, which no rank notices. Then rank 0 is, too. */
+static int run_outage(test_job *c, int rank, void *arg)
 {
-    outage *o = arg;
+    store_outage *o = arg;
     oar_group *g;
     int64_t start;
 
     if (rank == SERVER)
         return be_server(c, o);
-    CREW_CHECK(c, rank, crew_await(&o->served, 1, CREW_PATIENCE_MS));
-    CREW_CHECK(c, rank, join_served(rank, o, &g) == OAR_OK);
-    crew_raise(&o->met);
-    CREW_CHECK(c, rank, crew_await(&o->gone, 1, CREW_PATIENCE_MS));
-    CREW_CHECK(c, rank, train_until_death(g, rank == 0) == OAR_E_PEER);
-    CREW_CHECK(c, rank, oar_last_error()->peer == 0);
-    CREW_CHECK(c, rank, shrink(&g, SHRINK_MS) == OAR_OK);
-    CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
-    crew_raise(&o->survivors);
-    CREW_CHECK(c, rank, crew_await(&o->survivors, 3, CREW_PATIENCE_MS));
+    RANK_CHECK(shared_flag_await(&o->served, 1, TEST_JOB_LIMIT_MS));
+    RANK_CHECK(join_served(rank, o, &g) == OAR_OK);
+    shared_flag_raise(&o->met);
+    RANK_CHECK(shared_flag_await(&o->gone, 1, TEST_JOB_LIMIT_MS));
+    RANK_CHECK(train_until_death(g, rank == 0) == OAR_E_PEER);
+    RANK_CHECK(oar_last_error()->peer == 0);
+    RANK_CHECK(shrink(&g, SHRINK_MS) == OAR_OK);
+    RANK_CHECK(train(g, STEPS) == OAR_OK);
+    shared_flag_raise(&o->survivors);
+    RANK_CHECK(shared_flag_await(&o->survivors, 3, TEST_JOB_LIMIT_MS));
     start = oari_now_ns();
     oar_group_destroy(g);
-    CREW_CHECK(c, rank, crew_in_time(start, 2000));
+    RANK_CHECK(is_in_time(start, 2000));
     return 0;
 }
 
 static void neither_the_store_nor_rank_0_has_to_live(void **state)
 {
     for (int i = 0; i < PLACES - 1; i++) {
-        outage *o = crew_page(sizeof *o);
-        crew c;
+        store_outage *o = shared_page(sizeof *o);
+        test_job c;
 
         o->place = places[i];
-        crew_start(&c, SERVER + 1, run_outage, o, "no store over %s, %d hosts",
-                   o->place.backend, o->place.hosts);
-        if (!crew_await(&o->met, SERVER, CREW_PATIENCE_MS))
-            crew_give_up(&c, "they have not met");
+        test_job_start(&c, SERVER + 1, run_outage, o,
+                       "no store over %s, %d hosts", o->place.backend,
+                       o->place.hosts);
+        if (!shared_flag_await(&o->met, SERVER, TEST_JOB_LIMIT_MS))
+            test_job_give_up(&c, "they have not met");
         kill(c.pid[SERVER], SIGKILL);
-        crew_expect(&c, SERVER, KILLED);
-        crew_raise(&o->gone);
+        test_job_expect(&c, SERVER, KILLED);
+        shared_flag_raise(&o->gone);
         for (int r = 0; r < SERVER; r++)
-            crew_expect(&c, r, r == 0 ? KILLED : 0);
-        crew_end(&c);
-        crew_drop_page(o, sizeof *o);
+            test_job_expect(&c, r, r == 0 ? KILLED : 0);
+        test_job_end(&c);
+        shared_page_free(o, sizeof *o);
     }
 }
 
 /* ---- too few ------------------------------------------------------------- */
 
 /* Ranks 0 and 1 die: half is left, without rank 0. */
-static int run_few(crew *c, int rank, void *arg)
+static int run_few(test_job *c, int rank, void *arg)
 {
-    plot *p = arg;
+    shrink_case *p = arg;
     oar_group *g;
 
-    CREW_CHECK(c, rank, join(c, rank, &p->place, &g) == OAR_OK);
-    CREW_CHECK(c, rank, train_until_death(g, rank < 2) == OAR_E_PEER);
-    CREW_CHECK(c, rank, shrink(&g, SHRINK_MS) == OAR_E_WORLD);
-    CREW_CHECK(c, rank,
-               strstr(oar_last_error_text(), "OARSONG_SHRINK") != NULL);
-    crew_raise(&p->survivors);
-    CREW_CHECK(c, rank, crew_await(&p->survivors, 2, CREW_PATIENCE_MS));
+    RANK_CHECK(join(c, rank, &p->place, &g) == OAR_OK);
+    RANK_CHECK(train_until_death(g, rank < 2) == OAR_E_PEER);
+    RANK_CHECK(shrink(&g, SHRINK_MS) == OAR_E_WORLD);
+    RANK_CHECK(strstr(oar_last_error_text(), "OARSONG_SHRINK") != NULL);
+    shared_flag_raise(&p->survivors);
+    RANK_CHECK(shared_flag_await(&p->survivors, 2, TEST_JOB_LIMIT_MS));
     setenv("OARSONG_SHRINK", "some", 1);
-    CREW_CHECK(c, rank, shrink(&g, SHRINK_MS) == OAR_E_ARG);
+    RANK_CHECK(shrink(&g, SHRINK_MS) == OAR_E_ARG);
     setenv("OARSONG_SHRINK", "any", 1);
-    CREW_CHECK(c, rank, shrink(&g, SHRINK_MS) == OAR_OK);
-    CREW_CHECK(c, rank,
-               oar_group_size(g) == 2 && oar_group_to_world(g, 0) == 2);
-    CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
+    RANK_CHECK(shrink(&g, SHRINK_MS) == OAR_OK);
+    RANK_CHECK(oar_group_size(g) == 2 && oar_group_to_world(g, 0) == 2);
+    RANK_CHECK(train(g, STEPS) == OAR_OK);
     oar_group_destroy(g);
     return 0;
 }
 
-static void a_minority_goes_on_only_if_it_is_told_to(void **state)
+static void a_minority_goes_on_only_if_it_is_allowed_to(void **state)
 {
     for (int i = 0; i < PLACES; i++) {
-        plot *p = crew_page(sizeof *p);
-        crew c;
+        shrink_case *p = shared_page(sizeof *p);
+        test_job c;
 
         *p = nobody(i);
-        crew_start(&c, 4, run_few, p, "a minority over %s, %d hosts",
-                   p->place.backend, p->place.hosts);
+        test_job_start(&c, 4, run_few, p, "a minority over %s, %d hosts",
+                       p->place.backend, p->place.hosts);
         for (int r = 0; r < 4; r++)
-            crew_expect(&c, r, r < 2 ? KILLED : 0);
-        crew_end(&c);
-        crew_drop_page(p, sizeof *p);
+            test_job_expect(&c, r, r < 2 ? KILLED : 0);
+        test_job_end(&c);
+        shared_page_free(p, sizeof *p);
     }
 }
 
@@ -581,7 +580,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_stopped_rank_is_left_out_and_finds_itself_outside),
         cmocka_unit_test(a_whole_group_is_copied_and_a_part_shrinks_alone),
         cmocka_unit_test(neither_the_store_nor_rank_0_has_to_live),
-        cmocka_unit_test(a_minority_goes_on_only_if_it_is_told_to),
+        cmocka_unit_test(a_minority_goes_on_only_if_it_is_allowed_to),
         cmocka_unit_test(threads_shrink_twice),
         cmocka_unit_test(a_group_of_any_size_can_be_shrunk),
     };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the others say of a rank that does not come: that it is stopped, dead or
- * merely busy, and what it did last; and that it has said it would be slow, for
- * which they are patient. */
-#include "support/crew.h"
+/* What the other ranks report of a rank that is late: that it is stopped, dead
+ * or busy, and what it did last; and that they wait longer for a rank that has
+ * announced to be slow. */
+#include "support/test_job.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -29,16 +29,16 @@ enum {
     KILLED = 128 + SIGKILL
 };
 
-typedef enum plight { STOPS, COMPUTES, DIES } plight;
+typedef enum late_reason { STOPS, COMPUTES, DIES } late_reason;
 
-typedef struct scene {
+typedef struct stall_context {
     const char *backend;
     int hosts; /* the late rank is on another */
-    plight how;
+    late_reason how;
     int scope_ms;
-    crew_flag joined, away, done, back;
-    crew_flag warned; /* ranks that have complained of a stall */
-} scene;
+    shared_flag joined, away, done, back;
+    shared_flag warned; /* ranks that have complained of a stall */
+} stall_context;
 
 /* Of operations that run out of time, or would. */
 static oar_call_opts within(int64_t timeout_ms)
@@ -50,20 +50,20 @@ static oar_call_opts within(int64_t timeout_ms)
 }
 
 /* All are in the group, and out of its first barrier. */
-static int join(crew *c, int rank, scene *s, oar_group **g)
+static int join(test_job *c, int rank, stall_context *s, oar_group **g)
 {
     oar_group_opts o = oar_group_opts_init();
 
     if (s->hosts && rank == LATE)
         setenv("OARSONG_HOST_ID", "another", 1);
     o.backend = s->backend;
-    o.timeout_ms = CREW_PATIENCE_MS;
+    o.timeout_ms = TEST_JOB_LIMIT_MS;
     o.stall_ms = STALL_MS;
-    CREW_CHECK(c, rank, crew_join(c, rank, &o, g) == OAR_OK);
-    CREW_CHECK(c, rank, oar_barrier(*g, NULL, NULL) == OAR_OK);
-    crew_raise(&s->joined);
-    CREW_CHECK(c, rank,
-               crew_await(&s->joined, (uint32_t)c->ranks, CREW_PATIENCE_MS));
+    RANK_CHECK(test_job_join(c, rank, &o, g) == OAR_OK);
+    RANK_CHECK(oar_barrier(*g, NULL, NULL) == OAR_OK);
+    shared_flag_raise(&s->joined);
+    RANK_CHECK(
+        shared_flag_await(&s->joined, (uint32_t)c->ranks, TEST_JOB_LIMIT_MS));
     return 0;
 }
 
@@ -79,19 +79,19 @@ static int is_late(oar_group *g)
            oar_barrier(g, &o, NULL) == OAR_E_TIMEOUT;
 }
 
-static int be_away(crew *c, scene *s, oar_group *g)
+static int be_away(test_job *c, stall_context *s, oar_group *g)
 {
     if (s->how == DIES)
         raise(SIGKILL);
     if (s->how == STOPS)
         raise(SIGSTOP);
-    CREW_CHECK(c, LATE, crew_await(&s->back, 1, CREW_PATIENCE_MS));
-    CREW_CHECK(c, LATE, is_late(g));
+    JOB_CHECK(c, LATE, shared_flag_await(&s->back, 1, TEST_JOB_LIMIT_MS));
+    JOB_CHECK(c, LATE, is_late(g));
     oar_group_destroy(g);
     return 0;
 }
 
-static const char *expected(const scene *s, int64_t pid, char *text,
+static const char *expected(const stall_context *s, int64_t pid, char *text,
                             size_t bytes)
 {
     static const char *const word[] = { ", stopped", ", running", "" };
@@ -104,76 +104,76 @@ static const char *expected(const scene *s, int64_t pid, char *text,
     return text;
 }
 
-static int run_away(crew *c, int rank, void *arg)
+static int run_away(test_job *c, int rank, void *arg)
 {
     oar_call_opts o = within(TIMEOUT_MS);
-    scene *s = arg;
+    stall_context *s = arg;
     char text[80];
     oar_group *g;
 
-    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    RANK_CHECK(join(c, rank, s, &g) == 0);
     if (rank == LATE)
         return be_away(c, s, g);
-    CREW_CHECK(c, rank, crew_await(&s->away, 1, CREW_PATIENCE_MS));
-    CREW_CHECK(c, rank,
-               oar_barrier(g, &o, NULL) ==
-                   (s->how == DIES ? OAR_E_PEER : OAR_E_TIMEOUT));
+    RANK_CHECK(shared_flag_await(&s->away, 1, TEST_JOB_LIMIT_MS));
+    RANK_CHECK(oar_barrier(g, &o, NULL) ==
+               (s->how == DIES ? OAR_E_PEER : OAR_E_TIMEOUT));
     expected(s, (int64_t)s->done, text, sizeof text);
     if (strstr(oar_last_error_text(), text) == NULL)
         fprintf(stderr, "not \"%s\": %s\n", text, oar_last_error_text());
-    CREW_CHECK(c, rank, strstr(oar_last_error_text(), text) != NULL);
+    RANK_CHECK(strstr(oar_last_error_text(), text) != NULL);
     oar_group_destroy(g);
     return 0;
 }
 
-static void play_away(const char *backend, int hosts, plight how)
+static void test_away(const char *backend, int hosts, late_reason how)
 {
-    scene *s = crew_page(sizeof *s);
-    crew c;
+    stall_context *s = shared_page(sizeof *s);
+    test_job c;
 
     s->backend = backend;
     s->hosts = hosts;
     s->how = how;
-    crew_start(&c, 3, run_away, s, "%s over %s, %d hosts",
-               how == STOPS  ? "stopped"
-               : how == DIES ? "dead"
-                             : "running",
-               backend, 1 + hosts);
+    test_job_start(&c, 3, run_away, s, "%s over %s, %d hosts",
+                   how == STOPS  ? "stopped"
+                   : how == DIES ? "dead"
+                                 : "running",
+                   backend, 1 + hosts);
     s->done = (uint32_t)c.pid[LATE];
-    if (how == STOPS && !crew_wait_stopped(&c, LATE, CREW_PATIENCE_MS))
-        crew_give_up(&c, "rank %d did not stop", LATE);
+    if (how == STOPS && !test_job_wait_stopped(&c, LATE, TEST_JOB_LIMIT_MS))
+        test_job_give_up(&c, "rank %d did not stop", LATE);
     if (how == DIES)
-        crew_expect(&c, LATE, KILLED);
-    crew_raise(&s->away);
-    crew_expect(&c, 0, 0);
-    crew_expect(&c, 2, 0);
+        test_job_expect(&c, LATE, KILLED);
+    shared_flag_raise(&s->away);
+    test_job_expect(&c, 0, 0);
+    test_job_expect(&c, 2, 0);
     if (how == STOPS)
         kill(c.pid[LATE], SIGCONT);
-    crew_raise(&s->back);
+    shared_flag_raise(&s->back);
     if (how != DIES)
-        crew_expect(&c, LATE, 0);
-    crew_end(&c);
-    crew_drop_page(s, sizeof *s);
+        test_job_expect(&c, LATE, 0);
+    test_job_end(&c);
+    shared_page_free(s, sizeof *s);
 }
 
-static void a_stopped_rank_is_told_from_a_dead_and_a_busy_one(void **state)
+static void
+a_stopped_rank_is_distinguished_from_a_dead_and_a_busy_one(void **state)
 {
-    for (plight h = STOPS; h <= DIES; h++) {
-        play_away("shm", 0, h);
+    for (late_reason h = STOPS; h <= DIES; h++) {
+        test_away("shm", 0, h);
         if (h != COMPUTES) /* there it may be one that waits for it */
-            play_away("tcp", 0, h);
+            test_away("tcp", 0, h);
         if (h != DIES)
-            play_away("native", 1, h);
+            test_away("native", 1, h);
     }
 }
 
-/* ---- who is believed ----------------------------------------------------- */
+/* ---- which rank is believed ---------------------------------------------- */
 
 enum { HALTED = 2 };
 
 /* The texts of its faults have the name of this group in them. */
-static int join_child(crew *c, int rank, const scene *s, oar_group **g,
-                      oar_group **child)
+static int join_child(test_job *c, int rank, const stall_context *s,
+                      oar_group **g, oar_group **child)
 {
     oar_group_opts o = oar_group_opts_init();
 
@@ -181,158 +181,158 @@ static int join_child(crew *c, int rank, const scene *s, oar_group **g,
         setenv("OARSONG_HOST_ID", "another", 1);
     o.name = "fallen, stopped";
     o.backend = s->backend;
-    o.timeout_ms = CREW_PATIENCE_MS;
-    CREW_CHECK(c, rank, crew_join(c, rank, &o, g) == OAR_OK);
-    CREW_CHECK(c, rank, oar_group_dup(*g, child) == OAR_OK);
-    CREW_CHECK(c, rank, oar_barrier(*child, NULL, NULL) == OAR_OK);
+    o.timeout_ms = TEST_JOB_LIMIT_MS;
+    RANK_CHECK(test_job_join(c, rank, &o, g) == OAR_OK);
+    RANK_CHECK(oar_group_dup(*g, child) == OAR_OK);
+    RANK_CHECK(oar_barrier(*child, NULL, NULL) == OAR_OK);
     return 0;
 }
 
-/* Rank 0, which sees nobody's process, gives up on rank 1. Rank 1 waits for the
- * rank that is stopped, and sees that it is. */
-static int run_believed(crew *c, int rank, void *arg)
+/* Rank 0, which sees no other rank's process, gives up on rank 1. Rank 1 waits
+ * for the rank that is stopped, and sees that it is. */
+static int run_believed(test_job *c, int rank, void *arg)
 {
-    oar_call_opts o = within(rank == 0 ? TIMEOUT_MS : CREW_PATIENCE_MS);
+    oar_call_opts o = within(rank == 0 ? TIMEOUT_MS : TEST_JOB_LIMIT_MS);
     oar_error fault = { .size = sizeof fault };
-    scene *s = arg;
+    stall_context *s = arg;
     oar_group *g, *child;
     char x = 0;
 
-    CREW_CHECK(c, rank, join_child(c, rank, s, &g, &child) == 0);
-    crew_raise(&s->joined);
-    CREW_CHECK(c, rank, crew_await(&s->joined, 3, CREW_PATIENCE_MS));
+    RANK_CHECK(join_child(c, rank, s, &g, &child) == 0);
+    shared_flag_raise(&s->joined);
+    RANK_CHECK(shared_flag_await(&s->joined, 3, TEST_JOB_LIMIT_MS));
     if (rank == HALTED)
         raise(SIGSTOP);
     else {
-        CREW_CHECK(c, rank, crew_await(&s->away, 1, CREW_PATIENCE_MS));
-        CREW_CHECK(c, rank,
-                   oar_recv(child, oar_span_of(&x, 1, OAR_U8), rank + 1, 1, &o,
+        RANK_CHECK(shared_flag_await(&s->away, 1, TEST_JOB_LIMIT_MS));
+        RANK_CHECK(oar_recv(child, oar_span_of(&x, 1, OAR_U8), rank + 1, 1, &o,
                             NULL) == OAR_E_TIMEOUT);
-        CREW_CHECK(c, rank, oar_group_fault(child, &fault) == OAR_E_TIMEOUT);
+        RANK_CHECK(oar_group_fault(child, &fault) == OAR_E_TIMEOUT);
         if (fault.peer != HALTED)
             fprintf(stderr, "rank %d: %s\n", rank, fault.text);
-        CREW_CHECK(c, rank, fault.peer == HALTED);
+        RANK_CHECK(fault.peer == HALTED);
     }
     oar_group_destroy(child);
     oar_group_destroy(g);
     return 0;
 }
 
-static void play_believed(const char *backend)
+static void test_believed(const char *backend)
 {
-    scene *s = crew_page(sizeof *s);
-    crew c;
+    stall_context *s = shared_page(sizeof *s);
+    test_job c;
 
     s->backend = backend;
-    crew_start(&c, 3, run_believed, s, "who is believed over %s", backend);
-    if (!crew_wait_stopped(&c, HALTED, CREW_PATIENCE_MS))
-        crew_give_up(&c, "rank %d did not stop", HALTED);
-    crew_raise(&s->away);
-    crew_expect(&c, 0, 0);
-    crew_expect(&c, 1, 0);
+    test_job_start(&c, 3, run_believed, s, "which rank is believed over %s",
+                   backend);
+    if (!test_job_wait_stopped(&c, HALTED, TEST_JOB_LIMIT_MS))
+        test_job_give_up(&c, "rank %d did not stop", HALTED);
+    shared_flag_raise(&s->away);
+    test_job_expect(&c, 0, 0);
+    test_job_expect(&c, 1, 0);
     kill(c.pid[HALTED], SIGCONT);
-    crew_expect(&c, HALTED, 0);
-    crew_end(&c);
-    crew_drop_page(s, sizeof *s);
+    test_job_expect(&c, HALTED, 0);
+    test_job_end(&c);
+    shared_page_free(s, sizeof *s);
 }
 
-static void one_that_sees_who_is_stopped_is_believed_not_a_text(void **state)
+static void a_rank_that_sees_which_one_is_stopped_is_believed(void **state)
 {
-    play_believed("native");
-    play_believed("tcp");
+    test_believed("native");
+    test_believed("tcp");
 }
 
 /* ---- all of them at once ------------------------------------------------- */
 
 /* Of five ranks 1 is dead, 2 stopped and 3 busy; the group goes on. */
-static int run_missing(crew *c, int rank, void *arg)
+static int run_missing(test_job *c, int rank, void *arg)
 {
     oar_call_opts o = within(MISSED_MS);
-    scene *s = arg;
+    stall_context *s = arg;
     oar_status status;
     oar_group *g;
 
-    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    RANK_CHECK(join(c, rank, s, &g) == 0);
     if (rank == 1)
         raise(SIGKILL);
     if (rank == 2)
         raise(SIGSTOP);
-    CREW_CHECK(
-        c, rank,
-        crew_await(rank == 3 ? &s->back : &s->away, 1, CREW_PATIENCE_MS));
+    RANK_CHECK(shared_flag_await(rank == 3 ? &s->back : &s->away, 1,
+                                 TEST_JOB_LIMIT_MS));
     status = oar_monitored_barrier(g, &o);
     if (rank == 0 || rank == 4) {
-        CREW_CHECK(c, rank, status == OAR_E_TIMEOUT);
+        RANK_CHECK(status == OAR_E_TIMEOUT);
         if (strstr(oar_last_error_text(), "3 of 5 ranks missing: 1 (dead), "
                                           "2 (stopped), 3 (running)") == NULL) {
             fprintf(stderr, "%s\n", oar_last_error_text());
             return 1;
         }
-        CREW_CHECK(c, rank, oar_group_fault(g, NULL) == OAR_OK);
-        crew_raise(&s->done);
-        CREW_CHECK(c, rank, crew_await(&s->back, 1, CREW_PATIENCE_MS));
+        RANK_CHECK(oar_group_fault(g, NULL) == OAR_OK);
+        shared_flag_raise(&s->done);
+        RANK_CHECK(shared_flag_await(&s->back, 1, TEST_JOB_LIMIT_MS));
     } else
-        CREW_CHECK(c, rank, status != OAR_OK);
+        RANK_CHECK(status != OAR_OK);
     oar_group_destroy(g);
     return 0;
 }
 
-static void a_monitored_barrier_says_how_each_missing_rank_is(void **state)
+static void
+a_monitored_barrier_reports_the_state_of_each_missing_rank(void **state)
 {
     static const char *const backend[] = { "shm", "tcp" };
 
     for (int i = 0; i < 2; i++) {
-        scene *s = crew_page(sizeof *s);
-        crew c;
+        stall_context *s = shared_page(sizeof *s);
+        test_job c;
 
         s->backend = backend[i];
-        crew_start(&c, 5, run_missing, s, "missing over %s", backend[i]);
-        crew_expect(&c, 1, KILLED);
-        if (!crew_wait_stopped(&c, 2, CREW_PATIENCE_MS))
-            crew_give_up(&c, "rank 2 did not stop");
-        crew_raise(&s->away);
-        if (!crew_await(&s->done, 2, CREW_PATIENCE_MS))
-            crew_give_up(&c, "nobody gave up");
+        test_job_start(&c, 5, run_missing, s, "missing over %s", backend[i]);
+        test_job_expect(&c, 1, KILLED);
+        if (!test_job_wait_stopped(&c, 2, TEST_JOB_LIMIT_MS))
+            test_job_give_up(&c, "rank 2 did not stop");
+        shared_flag_raise(&s->away);
+        if (!shared_flag_await(&s->done, 2, TEST_JOB_LIMIT_MS))
+            test_job_give_up(&c, "no rank gave up");
         kill(c.pid[2], SIGCONT);
-        crew_raise(&s->back);
+        shared_flag_raise(&s->back);
         for (int r = 0; r < 5; r++)
             if (r != 1)
-                crew_expect(&c, r, 0);
-        crew_end(&c);
-        crew_drop_page(s, sizeof *s);
+                test_job_expect(&c, r, 0);
+        test_job_end(&c);
+        shared_page_free(s, sizeof *s);
     }
 }
 
 /* Where only the dead are missing, there is nothing to wait for. */
-static int run_only_dead(crew *c, int rank, void *arg)
+static int run_only_dead(test_job *c, int rank, void *arg)
 {
-    scene *s = arg;
+    stall_context *s = arg;
     int64_t start;
     oar_group *g;
 
-    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
-    CREW_CHECK(c, rank, oar_monitored_barrier(g, NULL) == OAR_OK);
+    RANK_CHECK(join(c, rank, s, &g) == 0);
+    RANK_CHECK(oar_monitored_barrier(g, NULL) == OAR_OK);
     if (rank == LATE)
         raise(SIGKILL);
     start = oari_now_ns();
-    CREW_CHECK(c, rank, oar_monitored_barrier(g, NULL) == OAR_E_PEER);
-    CREW_CHECK(c, rank, crew_in_time(start, 2000));
+    RANK_CHECK(oar_monitored_barrier(g, NULL) == OAR_E_PEER);
+    RANK_CHECK(is_in_time(start, 2000));
     oar_group_destroy(g);
     return 0;
 }
 
 static void a_monitored_barrier_does_not_wait_for_the_dead(void **state)
 {
-    scene *s = crew_page(sizeof *s);
-    crew c;
+    stall_context *s = shared_page(sizeof *s);
+    test_job c;
 
     s->backend = "shm";
-    crew_start(&c, 3, run_only_dead, s, "only the dead are missing");
-    crew_expect(&c, LATE, KILLED);
-    crew_expect(&c, 0, 0);
-    crew_expect(&c, 2, 0);
-    crew_end(&c);
-    crew_drop_page(s, sizeof *s);
+    test_job_start(&c, 3, run_only_dead, s, "only the dead are missing");
+    test_job_expect(&c, LATE, KILLED);
+    test_job_expect(&c, 0, 0);
+    test_job_expect(&c, 2, 0);
+    test_job_end(&c);
+    shared_page_free(s, sizeof *s);
 }
 
 /* ---- stalls -------------------------------------------------------------- */
@@ -344,12 +344,12 @@ static struct {
 
 static void listen_to(void *arg, oar_log_level level, const char *line)
 {
-    scene *s = arg;
+    stall_context *s = arg;
 
     if (level != OAR_LOG_WARN || warned.lines++ != 0)
         return;
     snprintf(warned.line, sizeof warned.line, "%s", line);
-    crew_raise(&s->warned);
+    shared_flag_raise(&s->warned);
 }
 
 static int said(const char *text)
@@ -362,82 +362,78 @@ static int said(const char *text)
 
 /* Rank 1 comes when the others have complained: they do so once, and then the
  * operation is done as if nothing had been. */
-static int run_stall(crew *c, int rank, void *arg)
+static int run_stall(test_job *c, int rank, void *arg)
 {
-    scene *s = arg;
+    stall_context *s = arg;
     float x = 1;
     oar_group *g;
 
-    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    RANK_CHECK(join(c, rank, s, &g) == 0);
     oar_log_to(listen_to, s, OAR_LOG_WARN);
     if (rank == LATE) {
-        CREW_CHECK(c, rank, crew_await(&s->warned, 2, CREW_PATIENCE_MS));
+        RANK_CHECK(shared_flag_await(&s->warned, 2, TEST_JOB_LIMIT_MS));
         usleep(3000 * STALL_MS); /* time for a second complaint */
     }
-    CREW_CHECK(c, rank,
-               oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
+    RANK_CHECK(oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
                               NULL) == OAR_OK);
-    CREW_CHECK(c, rank, x == 3);
+    RANK_CHECK(x == 3);
     if (rank != LATE) {
-        CREW_CHECK(c, rank, warned.lines == 1);
-        CREW_CHECK(c, rank, said("all_reduce at stall_test.c:"));
-        CREW_CHECK(c, rank, said("for 1 of 3 ranks: rank 1 ("));
-        CREW_CHECK(c, rank, s->hosts || said(", running"));
-        CREW_CHECK(c, rank,
-                   strcmp(s->backend, "shm") != 0 ||
-                       said("its last operation was #1 barrier at "
-                            "stall_test.c:"));
+        RANK_CHECK(warned.lines == 1);
+        RANK_CHECK(said("all_reduce at stall_test.c:"));
+        RANK_CHECK(said("for 1 of 3 ranks: rank 1 ("));
+        RANK_CHECK(s->hosts || said(", running"));
+        RANK_CHECK(strcmp(s->backend, "shm") != 0 ||
+                   said("its last operation was #1 barrier at "
+                        "stall_test.c:"));
     }
     oar_group_destroy(g);
     return 0;
 }
 
-static void play_stall(const char *backend)
+static void test_stall(const char *backend)
 {
-    scene *s = crew_page(sizeof *s);
-    crew c;
+    stall_context *s = shared_page(sizeof *s);
+    test_job c;
 
     s->backend = backend;
-    crew_start(&c, 3, run_stall, s, "a stall over %s", backend);
+    test_job_start(&c, 3, run_stall, s, "a stall over %s", backend);
     for (int r = 0; r < 3; r++)
-        crew_expect(&c, r, 0);
-    crew_end(&c);
-    crew_drop_page(s, sizeof *s);
+        test_job_expect(&c, r, 0);
+    test_job_end(&c);
+    shared_page_free(s, sizeof *s);
 }
 
-static void a_stall_is_reported_once_with_who_is_missing(void **state)
+static void a_stall_is_reported_once_with_the_missing_ranks(void **state)
 {
-    play_stall("shm");
-    play_stall("tcp");
+    test_stall("shm");
+    test_stall("tcp");
 }
 
 /* The same of a probe that waits. */
-static int run_stalled_probe(crew *c, int rank, void *arg)
+static int run_stalled_probe(test_job *c, int rank, void *arg)
 {
-    scene *s = arg;
+    stall_context *s = arg;
     oar_group_opts o = oar_group_opts_init();
     oar_span none = oar_span_of(NULL, 0, OAR_F32);
     oar_group *g;
 
     oar_log_to(listen_to, s, OAR_LOG_WARN);
-    o.timeout_ms = CREW_PATIENCE_MS;
+    o.timeout_ms = TEST_JOB_LIMIT_MS;
     o.stall_ms = STALL_MS;
-    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    RANK_CHECK(test_job_join(c, rank, &o, &g) == OAR_OK);
     warned.lines = 0;
     if (rank == LATE) {
-        CREW_CHECK(c, rank, crew_await(&s->back, 1, CREW_PATIENCE_MS));
-        CREW_CHECK(c, rank, oar_send(g, none, 0, 5, NULL, NULL) == OAR_OK);
+        RANK_CHECK(shared_flag_await(&s->back, 1, TEST_JOB_LIMIT_MS));
+        RANK_CHECK(oar_send(g, none, 0, 5, NULL, NULL) == OAR_OK);
     } else {
-        CREW_CHECK(c, rank,
-                   oar_probe_wait(g, LATE, 5, 4 * STALL_MS, NULL) ==
-                       OAR_E_TIMEOUT);
-        CREW_CHECK(c, rank, warned.lines == 1);
-        CREW_CHECK(c, rank, said("probe at stall_test.c:"));
-        CREW_CHECK(c, rank, said("for 1 of 2 ranks: rank 1 ("));
-        crew_raise(&s->back);
-        CREW_CHECK(c, rank,
-                   oar_probe_wait(g, LATE, 5, CREW_PATIENCE_MS, NULL) ==
-                       OAR_OK);
+        RANK_CHECK(oar_probe_wait(g, LATE, 5, 4 * STALL_MS, NULL) ==
+                   OAR_E_TIMEOUT);
+        RANK_CHECK(warned.lines == 1);
+        RANK_CHECK(said("probe at stall_test.c:"));
+        RANK_CHECK(said("for 1 of 2 ranks: rank 1 ("));
+        shared_flag_raise(&s->back);
+        RANK_CHECK(oar_probe_wait(g, LATE, 5, TEST_JOB_LIMIT_MS, NULL) ==
+                   OAR_OK);
     }
     oar_group_destroy(g);
     return 0;
@@ -445,89 +441,89 @@ static int run_stalled_probe(crew *c, int rank, void *arg)
 
 static void a_stalled_probe_is_reported(void **state)
 {
-    scene *s = crew_page(sizeof *s);
-    crew c;
+    stall_context *s = shared_page(sizeof *s);
+    test_job c;
 
-    crew_start(&c, 2, run_stalled_probe, s, "a stalled probe");
+    test_job_start(&c, 2, run_stalled_probe, s, "a stalled probe");
     for (int r = 0; r < 2; r++)
-        crew_expect(&c, r, 0);
-    crew_end(&c);
-    crew_drop_page(s, sizeof *s);
+        test_job_expect(&c, r, 0);
+    test_job_end(&c);
+    shared_page_free(s, sizeof *s);
 }
 
 /* ---- scopes -------------------------------------------------------------- */
 
 /* Rank 1 is slow for longer than the timeout, and says so; then again, for
  * longer than it had said. */
-static int be_slow(crew *c, scene *s, oar_group *g)
+static int be_slow(test_job *c, stall_context *s, oar_group *g)
 {
     oar_call_opts o = within(TIMEOUT_MS);
     oar_timeout_scope *slow, *inner;
 
-    CREW_CHECK(c, LATE,
-               oar_timeout_scope_begin(g, "checkpoint", s->scope_ms, &slow) ==
-                   OAR_OK);
-    CREW_CHECK(c, LATE,
-               oar_timeout_scope_begin(g, "inner", 1, &inner) == OAR_OK);
+    JOB_CHECK(c, LATE,
+              oar_timeout_scope_begin(g, "checkpoint", s->scope_ms, &slow) ==
+                  OAR_OK);
+    JOB_CHECK(c, LATE,
+              oar_timeout_scope_begin(g, "inner", 1, &inner) == OAR_OK);
     oar_timeout_scope_end(inner);
-    crew_raise(&s->away);
+    shared_flag_raise(&s->away);
     if (s->scope_ms > TIMEOUT_MS) {
-        CREW_CHECK(c, LATE, crew_await(&s->warned, 2, CREW_PATIENCE_MS));
+        JOB_CHECK(c, LATE, shared_flag_await(&s->warned, 2, TEST_JOB_LIMIT_MS));
         usleep(1000 * 3 * TIMEOUT_MS); /* what the others put up with */
-        CREW_CHECK(c, LATE, oar_barrier(g, &o, NULL) == OAR_OK);
+        JOB_CHECK(c, LATE, oar_barrier(g, &o, NULL) == OAR_OK);
     } else {
-        CREW_CHECK(c, LATE, crew_await(&s->done, 2, CREW_PATIENCE_MS));
-        CREW_CHECK(c, LATE, is_late(g));
+        JOB_CHECK(c, LATE, shared_flag_await(&s->done, 2, TEST_JOB_LIMIT_MS));
+        JOB_CHECK(c, LATE, is_late(g));
     }
     oar_timeout_scope_end(slow);
     oar_group_destroy(g);
     return 0;
 }
 
-static int run_slow(crew *c, int rank, void *arg)
+static int run_slow(test_job *c, int rank, void *arg)
 {
     oar_call_opts o = within(TIMEOUT_MS);
-    scene *s = arg;
+    stall_context *s = arg;
     oar_group *g;
 
-    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    RANK_CHECK(join(c, rank, s, &g) == 0);
     oar_log_to(listen_to, s, OAR_LOG_WARN);
     if (rank == LATE)
         return be_slow(c, s, g);
-    CREW_CHECK(c, rank, crew_await(&s->away, 1, CREW_PATIENCE_MS));
+    RANK_CHECK(shared_flag_await(&s->away, 1, TEST_JOB_LIMIT_MS));
     if (s->scope_ms > TIMEOUT_MS) {
-        CREW_CHECK(c, rank, oar_barrier(g, &o, NULL) == OAR_OK);
-        CREW_CHECK(c, rank, said("in scope \"checkpoint\" for "));
-        CREW_CHECK(c, rank, said("(up to 20 s)"));
+        RANK_CHECK(oar_barrier(g, &o, NULL) == OAR_OK);
+        RANK_CHECK(said("in scope \"checkpoint\" for "));
+        RANK_CHECK(said("(up to 20 s)"));
     } else {
-        CREW_CHECK(c, rank, oar_barrier(g, &o, NULL) == OAR_E_TIMEOUT);
-        crew_raise(&s->done);
+        RANK_CHECK(oar_barrier(g, &o, NULL) == OAR_E_TIMEOUT);
+        shared_flag_raise(&s->done);
     }
     oar_group_destroy(g);
     return 0;
 }
 
-static void play_slow(const char *backend, int scope_ms)
+static void test_slow(const char *backend, int scope_ms)
 {
-    scene *s = crew_page(sizeof *s);
-    crew c;
+    stall_context *s = shared_page(sizeof *s);
+    test_job c;
 
     s->backend = backend;
     s->scope_ms = scope_ms;
-    crew_start(&c, 3, run_slow, s, "a scope of %d ms over %s", scope_ms,
-               backend);
+    test_job_start(&c, 3, run_slow, s, "a scope of %d ms over %s", scope_ms,
+                   backend);
     for (int r = 0; r < 3; r++)
-        crew_expect(&c, r, 0);
-    crew_end(&c);
-    crew_drop_page(s, sizeof *s);
+        test_job_expect(&c, r, 0);
+    test_job_end(&c);
+    shared_page_free(s, sizeof *s);
 }
 
 static void the_others_are_patient_for_a_scope_and_no_longer(void **state)
 {
-    play_slow("shm", 20000);
-    play_slow("shm", TIMEOUT_MS / 2);
-    play_slow("tcp", 20000);
-    play_slow("tcp", TIMEOUT_MS / 2);
+    test_slow("shm", 20000);
+    test_slow("shm", TIMEOUT_MS / 2);
+    test_slow("tcp", 20000);
+    test_slow("tcp", TIMEOUT_MS / 2);
 }
 
 /* Without a board: every rank that waits has said that it may. */
@@ -558,11 +554,13 @@ static void a_scope_on_all_ranks_works_over_any_link(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stopped_rank_is_told_from_a_dead_and_a_busy_one),
-        cmocka_unit_test(one_that_sees_who_is_stopped_is_believed_not_a_text),
-        cmocka_unit_test(a_monitored_barrier_says_how_each_missing_rank_is),
+        cmocka_unit_test(
+            a_stopped_rank_is_distinguished_from_a_dead_and_a_busy_one),
+        cmocka_unit_test(a_rank_that_sees_which_one_is_stopped_is_believed),
+        cmocka_unit_test(
+            a_monitored_barrier_reports_the_state_of_each_missing_rank),
         cmocka_unit_test(a_monitored_barrier_does_not_wait_for_the_dead),
-        cmocka_unit_test(a_stall_is_reported_once_with_who_is_missing),
+        cmocka_unit_test(a_stall_is_reported_once_with_the_missing_ranks),
         cmocka_unit_test(a_stalled_probe_is_reported),
         cmocka_unit_test(the_others_are_patient_for_a_scope_and_no_longer),
         cmocka_unit_test(a_scope_on_all_ranks_works_over_any_link),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process that watches the boxes of a folder (record/watchdog.h), and
- * strangers who keep its place or call it. */
-#include "support/crew.h"
+/* The process that watches the recorder files of a folder (record/watchdog.h),
+ * and processes of others that take its address or connect to it. */
+#include "support/test_job.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -20,30 +20,30 @@
 
 #include "base/clock.h"
 #include "record/watchdog.h"
-#include "support/census.h"
+#include "support/leak_check.h"
 
 enum { NOBODY = 65534, CALLS = 60, KEY = 16, SOON_MS = 8000, MORE = 4 };
 
-typedef struct scene {
-    crew_flag joined, over;
-    char folder[FOLDER_PATH]; /* of the boxes */
-} scene;
+typedef struct watchdog_context {
+    shared_flag joined, over;
+    char folder[FOLDER_PATH]; /* of the recorder files */
+} watchdog_context;
 
-static int join_and_wait(crew *c, int rank, void *arg)
+static int join_and_wait(test_job *c, int rank, void *arg)
 {
-    scene *s = arg;
+    watchdog_context *s = arg;
     oar_group *g;
 
     setenv("OARSONG_RECORDER_DIR", s->folder, 1);
-    CREW_CHECK(c, rank, crew_join(c, rank, NULL, &g) == OAR_OK);
-    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
-    crew_raise(&s->joined);
-    CREW_CHECK(c, rank, crew_await(&s->over, 1, CREW_PATIENCE_MS));
+    RANK_CHECK(test_job_join(c, rank, NULL, &g) == OAR_OK);
+    RANK_CHECK(oar_barrier(g, NULL, NULL) == OAR_OK);
+    shared_flag_raise(&s->joined);
+    RANK_CHECK(shared_flag_await(&s->over, 1, TEST_JOB_LIMIT_MS));
     oar_group_destroy(g);
     return 0;
 }
 
-/* ---- whom the test finds ------------------------------------------------- */
+/* ---- what the test finds ------------------------------------------------- */
 
 static int descriptors_of(pid_t pid)
 {
@@ -63,8 +63,8 @@ static int watches(pid_t pid, const char *folder)
     return bytes > 0 && strncmp(name, folder, sizeof name) == 0;
 }
 
-/* 0: nobody watches the folder. */
-static pid_t find_watchman(const char *folder)
+/* Returns 0 if no process watches the folder. */
+static pid_t find_watchdog(const char *folder)
 {
     DIR *all = opendir("/proc");
     struct dirent *item;
@@ -130,39 +130,39 @@ static void call_and_leave(const struct sockaddr_un *name, socklen_t bytes)
 
 static void callers_that_hang_up_leave_no_descriptor(void **state)
 {
-    scene *s = crew_page(sizeof *s);
+    watchdog_context *s = shared_page(sizeof *s);
     struct sockaddr_un name;
     socklen_t bytes = 0;
     pid_t pid;
-    crew c;
+    test_job c;
     int folder, before;
 
     folder_make(s->folder);
-    crew_start(&c, 2, join_and_wait, s, "callers that hang up");
-    if (!crew_await(&s->joined, 2, CREW_PATIENCE_MS))
-        crew_give_up(&c, "they do not join");
-    assert_true((pid = find_watchman(s->folder)) > 0);
+    test_job_start(&c, 2, join_and_wait, s, "callers that hang up");
+    if (!shared_flag_await(&s->joined, 2, TEST_JOB_LIMIT_MS))
+        test_job_give_up(&c, "they do not join");
+    assert_true((pid = find_watchdog(s->folder)) > 0);
     assert_true(find_name(pid, &name, &bytes));
     folder = open(s->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     oari_watchdog_ask(folder);
     before = descriptors_of(pid);
     for (int i = 0; i < CALLS; i++)
         call_and_leave(&name, bytes);
-    oari_watchdog_ask(folder); /* who calls later is answered later */
+    oari_watchdog_ask(folder); /* later callers are answered later */
     assert_in_range(descriptors_of(pid), 1, before + MORE);
     close(folder);
-    crew_raise(&s->over);
+    shared_flag_raise(&s->over);
     for (int r = 0; r < 2; r++)
-        crew_expect(&c, r, 0);
-    crew_end(&c);
-    folder_drop(s->folder);
-    crew_drop_page(s, sizeof *s);
+        test_job_expect(&c, r, 0);
+    test_job_end(&c);
+    folder_remove(s->folder);
+    shared_page_free(s, sizeof *s);
 }
 
-/* ---- strangers ----------------------------------------------------------- */
+/* ---- processes of others ------------------------------------------------- */
 
-/* Takes a name, and says nothing to those who call. */
-static int squat(const char *text)
+/* Takes an address, and sends nothing to processes that connect. */
+static int take_its_address(const char *text)
 {
     struct sockaddr_un name = { .sun_family = AF_UNIX };
     size_t length = strlen(text);
@@ -176,8 +176,8 @@ static int squat(const char *text)
            listen(fd, 50) == 0;
 }
 
-/* Another user, who knows the folder, and even the key that is in it. */
-static _Noreturn void be_stranger(const char *folder, crew_flag *ready)
+/* Another user that knows the folder, and even the key that is in it. */
+static _Noreturn void run_other_process(const char *folder, shared_flag *ready)
 {
     char by_number[64], by_key[64] = "oarsong-watchdog-";
     struct stat info;
@@ -189,9 +189,9 @@ static _Noreturn void be_stranger(const char *folder, crew_flag *ready)
              (unsigned long)info.st_dev, (unsigned long)info.st_ino);
     for (int i = 0; i < KEY; i++)
         memcpy(by_key + strlen(by_key), "2a", 3);
-    if (!squat(by_number) || !squat(by_key))
+    if (!take_its_address(by_number) || !take_its_address(by_key))
         _exit(1);
-    crew_raise(ready);
+    shared_flag_raise(ready);
     for (;;)
         pause();
 }
@@ -208,13 +208,13 @@ static void put_key(const char *folder)
     close(fd);
 }
 
-static void a_stranger_in_its_place_keeps_nobody_waiting(void **state)
+static void another_process_at_its_address_delays_no_rank(void **state)
 {
-    scene *s = crew_page(sizeof *s);
-    crew_flag *squats = crew_page(sizeof *squats);
+    watchdog_context *s = shared_page(sizeof *s);
+    shared_flag *squats = shared_page(sizeof *squats);
     int64_t start;
-    pid_t stranger;
-    crew c;
+    pid_t other_process;
+    test_job c;
 
     if (geteuid() != 0) {
         print_message("skipped: only root can be another user\n");
@@ -223,30 +223,30 @@ static void a_stranger_in_its_place_keeps_nobody_waiting(void **state)
     folder_make(s->folder);
     assert_int_equal(chmod(s->folder, 0755), 0);
     put_key(s->folder);
-    if ((stranger = fork()) == 0)
-        be_stranger(s->folder, squats);
-    assert_true(crew_await(squats, 1, CREW_PATIENCE_MS));
+    if ((other_process = fork()) == 0)
+        run_other_process(s->folder, squats);
+    assert_true(shared_flag_await(squats, 1, TEST_JOB_LIMIT_MS));
     start = oari_now_ns();
-    crew_start(&c, 2, join_and_wait, s, "a stranger in its place");
-    if (!crew_await(&s->joined, 2, 6 * CREW_PATIENCE_MS))
-        crew_give_up(&c, "they do not join");
-    assert_true(crew_in_time(start, SOON_MS));
-    crew_raise(&s->over);
+    test_job_start(&c, 2, join_and_wait, s, "another process at its address");
+    if (!shared_flag_await(&s->joined, 2, 6 * TEST_JOB_LIMIT_MS))
+        test_job_give_up(&c, "they do not join");
+    assert_true(is_in_time(start, SOON_MS));
+    shared_flag_raise(&s->over);
     for (int r = 0; r < 2; r++)
-        crew_expect(&c, r, 0);
-    kill(stranger, SIGKILL);
-    waitpid(stranger, NULL, 0);
-    crew_end(&c);
-    folder_drop(s->folder);
-    crew_drop_page(s, sizeof *s);
-    crew_drop_page(squats, sizeof *squats);
+        test_job_expect(&c, r, 0);
+    kill(other_process, SIGKILL);
+    waitpid(other_process, NULL, 0);
+    test_job_end(&c);
+    folder_remove(s->folder);
+    shared_page_free(s, sizeof *s);
+    shared_page_free(squats, sizeof *squats);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(callers_that_hang_up_leave_no_descriptor),
-        cmocka_unit_test(a_stranger_in_its_place_keeps_nobody_waiting),
+        cmocka_unit_test(another_process_at_its_address_delays_no_rank),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

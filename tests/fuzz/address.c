@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses as text, and patterns of interface names. Names are not asked for:
+/* Addresses as text, and patterns of interface names. No names are resolved:
  * only a host of digits, dots and colons goes to the resolver. */
 #include "fuzz.h"
 

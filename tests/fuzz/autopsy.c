@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An autopsy of three ranks, of which two have left damaged boxes and one none.
- * Whatever is in them, there is a text, and JSON that a strict reader takes. */
+/* An autopsy of three ranks, of which two have left damaged recorder files and
+ * one none. Whatever is in them, there is a text, and JSON that a strict parser
+ * accepts. */
 #include <jansson.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -10,12 +11,12 @@
 #include <oarsong/autopsy.h>
 #include <oarsong/memory.h>
 
-#include "made_box.h"
+#include "sample_recorder_file.h"
 
-enum { BOXES = 2 };
+enum { RECORDER_FILES = 2 };
 
-/* Pieces: which box (1 bit) and where (4 bytes), length, bytes. */
-static void lay_over(unsigned char *const *box, const uint8_t *data,
+/* Pieces: which file (1 bit) and where (4 bytes), length, bytes. */
+static void lay_over(unsigned char *const *file, const uint8_t *data,
                      size_t bytes)
 {
     while (bytes > 5) {
@@ -23,7 +24,8 @@ static void lay_over(unsigned char *const *box, const uint8_t *data,
         uint8_t n;
         fuzz_take(&data, &bytes, &at, 4);
         fuzz_take(&data, &bytes, &n, 1);
-        fuzz_take(&data, &bytes, box[at >> 31] + (at << 1 >> 1) % (BYTES - 256),
+        fuzz_take(&data, &bytes,
+                  file[at >> 31] + (at << 1 >> 1) % (BYTES - 256),
                   n < bytes ? n : bytes);
     }
 }
@@ -46,11 +48,11 @@ static void read_all(const oar_autopsy *autopsy)
     oar_free(json);
 }
 
-static int put_box(const unsigned char *box)
+static int put_recorder_file(const unsigned char *file)
 {
     int fd = memfd_create("box", MFD_CLOEXEC);
 
-    FUZZ_CHECK(fd >= 0 && write(fd, box, BYTES) == BYTES);
+    FUZZ_CHECK(fd >= 0 && write(fd, file, BYTES) == BYTES);
     return fd;
 }
 
@@ -58,29 +60,29 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static unsigned char *whole;
     const int32_t one = 1;
-    unsigned char *box[BOXES];
-    int fd[BOXES + 1] = { -1, -1, -1 };
+    unsigned char *file[RECORDER_FILES];
+    int fd[RECORDER_FILES + 1] = { -1, -1, -1 };
     oar_autopsy *autopsy;
 
     if (whole == NULL)
-        whole = make_box(3, OARI_AWAITED);
-    for (int i = 0; i < BOXES; i++) {
-        FUZZ_CHECK((box[i] = malloc(BYTES)) != NULL);
-        memcpy(box[i], whole, BYTES);
+        whole = make_recorder_file(3, OARI_AWAITED);
+    for (int i = 0; i < RECORDER_FILES; i++) {
+        FUZZ_CHECK((file[i] = malloc(BYTES)) != NULL);
+        memcpy(file[i], whole, BYTES);
     }
     for (int i = 1; i <= RINGS; i++)
-        memcpy(box[1] + i * OARI_FILE_UNIT + offsetof(oari_ring, rank), &one,
+        memcpy(file[1] + i * OARI_FILE_UNIT + offsetof(oari_ring, rank), &one,
                sizeof one);
-    lay_over(box, data, bytes);
-    for (int i = 0; i < BOXES; i++)
-        fd[i] = put_box(box[i]);
-    if (oar_autopsy_from_fds(fd, BOXES + 1, &autopsy) == OAR_OK) {
+    lay_over(file, data, bytes);
+    for (int i = 0; i < RECORDER_FILES; i++)
+        fd[i] = put_recorder_file(file[i]);
+    if (oar_autopsy_from_fds(fd, RECORDER_FILES + 1, &autopsy) == OAR_OK) {
         read_all(autopsy);
         oar_autopsy_destroy(autopsy);
     }
-    for (int i = 0; i < BOXES; i++) {
+    for (int i = 0; i < RECORDER_FILES; i++) {
         close(fd[i]);
-        free(box[i]);
+        free(file[i]);
     }
     return 0;
 }

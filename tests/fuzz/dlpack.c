@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors of strangers by DLPack: any version, device, dtype, shape, strides
- * and offset. The deleter runs exactly once. What is taken and lies within
- * the memory that was given is read. */
+/* Tensors of other libraries by DLPack: any version, device, dtype, shape,
+ * strides and offset. The deleter runs exactly once. What is accepted and lies
+ * within the given memory is read. */
 #include "fuzz.h"
 
 #include <oarsong/dlpack.h>
@@ -11,15 +11,15 @@
 
 enum { DIMS = 10, ROOM = 4096 };
 
-typedef struct stranger {
+typedef struct imported_tensor {
     oari_dl_managed managed;
     int64_t shape[DIMS], strides[DIMS];
     int deleted;
-} stranger;
+} imported_tensor;
 
 static void delete_it(oari_dl_managed *self)
 {
-    stranger *s = self->manager_ctx;
+    imported_tensor *s = self->manager_ctx;
 
     s->deleted++;
 }
@@ -41,7 +41,7 @@ static int64_t take_number(const uint8_t **data, size_t *bytes)
     return number;
 }
 
-static void fill(stranger *s, const uint8_t *data, size_t bytes)
+static void fill(imported_tensor *s, const uint8_t *data, size_t bytes)
 {
     oari_dl_tensor *t = &s->managed.tensor;
     struct {
@@ -73,7 +73,7 @@ static int reach(int64_t step, int64_t count, int64_t *far)
 
 /* Whether all elements lie in the memory that was given, and are not too many
  * to copy. */
-static int is_inside(const stranger *s)
+static int is_inside(const imported_tensor *s)
 {
     const oari_dl_tensor *t = &s->managed.tensor;
     int64_t low = 0, high = 0, row = 1, far;
@@ -93,7 +93,7 @@ static int is_inside(const stranger *s)
            (high + 1) * size + (int64_t)t->byte_offset <= ROOM;
 }
 
-static void use(oar_tensor *tensor, const stranger *s)
+static void use(oar_tensor *tensor, const imported_tensor *s)
 {
     oari_dl_managed *out;
     oar_tensor *copy;
@@ -107,7 +107,7 @@ static void use(oar_tensor *tensor, const stranger *s)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     void *memory = aligned_alloc(64, ROOM);
-    stranger s = { 0 };
+    imported_tensor s = { 0 };
     oar_tensor *tensor;
 
     FUZZ_CHECK(memory != NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Heads of frames between ranks, with and without a right checksum, and fault
- * records. What is read is written back as it was. */
+/* Headers of frames between ranks, with and without a right checksum, and fault
+ * records. Writing what was read gives the same bytes. */
 #include "fuzz.h"
 
 #include "net/frame.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz.h: what the fuzz targets share.
  *
- * A target is one file with one function: bytes from outside in, and whatever a
- * reader of them promises asserted. With clang and OARSONG_FUZZ it is linked
+ * A target is one file with one function that takes bytes from outside and
+ * asserts what their reader promises. With clang and OARSONG_FUZZ it is linked
  * with libFuzzer (`make fuzz`); everywhere else with replay.c, which goes
  * through the corpus.
  */

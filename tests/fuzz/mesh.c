@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links between ranks over TCP: rank 0's mesh, and everything that may call it.
- * Two sockets, on which we either say a hello with its proof or leave all to
- * the input; then frames, whose context, source and number are right unless the
- * input says otherwise. Receives are posted, and their buffers freed as soon as
- * they are done, so that a sanitizer sees what comes too late. */
+/* Links between ranks over TCP: rank 0's mesh, and everything that may connect
+ * to it. On each of two sockets we either send a hello with its proof or leave
+ * all to the input; then frames, whose context, source and number are right
+ * unless the input says otherwise. Receives are posted, and their buffers freed
+ * as soon as they are done, so that a sanitizer sees late writes. */
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 enum { SOCKETS = 2, RECEIVES = 5, SENDS = 2, TURNS = 3, FRAMES = 40 };
 enum { NOTE_MAGIC = 0x4f415254 };
 
-typedef struct world {
+typedef struct mesh_under_test {
     tcp_mesh m;
     oari_match *match;
     oar_store *store;
@@ -25,11 +25,11 @@ typedef struct world {
     int fd[SOCKETS];
     uint32_t sent[SOCKETS];
     oar_transfer t[RECEIVES + SENDS];
-} world;
+} mesh_under_test;
 
 /* ---- rank 0 -------------------------------------------------------------- */
 
-static void put_note(world *w, const char *host)
+static void put_note(mesh_under_test *w, const char *host)
 {
     tcp_note note = { .magic = NOTE_MAGIC,
                       .protocol = OARI_FRAME_VERSION,
@@ -43,7 +43,7 @@ static void put_note(world *w, const char *host)
                OAR_OK);
 }
 
-static void open_mesh(world *w)
+static void open_mesh(mesh_under_test *w)
 {
     oari_open with = { .env = { .size = sizeof with.env,
                                 .ranks = 2,
@@ -65,7 +65,7 @@ static void open_mesh(world *w)
 }
 
 /* What is done is the user's again. */
-static void free_done(world *w)
+static void free_done(mesh_under_test *w)
 {
     for (int i = 0; i < RECEIVES + SENDS; i++)
         if (w->t[i].done) {
@@ -75,7 +75,7 @@ static void free_done(world *w)
         }
 }
 
-static void turn(world *w)
+static void turn(mesh_under_test *w)
 {
     for (int i = 0; i < TURNS; i++) {
         if (tcp_progress(&w->m) != OAR_OK)
@@ -86,7 +86,7 @@ static void turn(world *w)
     }
 }
 
-static void post(world *w)
+static void post(mesh_under_test *w)
 {
     static const size_t size[] = { 0, 16, 300, 5000, 70000 };
 
@@ -109,7 +109,7 @@ static void post(world *w)
     }
 }
 
-static void close_mesh(world *w)
+static void close_mesh(mesh_under_test *w)
 {
     tcp_abort(&w->m, OAR_E_ABORTED);
     turn(w);
@@ -123,7 +123,7 @@ static void close_mesh(world *w)
 
 /* ---- rank 1 -------------------------------------------------------------- */
 
-static void connect_all(world *w)
+static void connect_all(mesh_under_test *w)
 {
     int done = 0;
 
@@ -141,14 +141,14 @@ static void connect_all(world *w)
     }
 }
 
-static void say(world *w, int i, const void *data, size_t bytes)
+static void say(mesh_under_test *w, int i, const void *data, size_t bytes)
 {
     if (bytes > 0)
         (void)!send(w->fd[i], data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-static void say_frame(world *w, int i, oari_frame frame, const void *data,
-                      size_t bytes)
+static void say_frame(mesh_under_test *w, int i, oari_frame frame,
+                      const void *data, size_t bytes)
 {
     unsigned char raw[OARI_FRAME_BYTES];
 
@@ -158,7 +158,7 @@ static void say_frame(world *w, int i, oari_frame frame, const void *data,
     say(w, i, data, bytes);
 }
 
-static void say_hello(world *w, int i)
+static void say_hello(mesh_under_test *w, int i)
 {
     oari_frame hello = { .kind = OARI_FRAME_HELLO,
                          .context = w->m.context,
@@ -180,7 +180,7 @@ static void say_hello(world *w, int i)
 
 /* A byte that says which socket and how, then a frame in few bytes, or bytes as
  * they are. */
-static void say_some(world *w, const uint8_t **data, size_t *bytes)
+static void say_some(mesh_under_test *w, const uint8_t **data, size_t *bytes)
 {
     struct {
         uint8_t how, kind, flags, handle, tag, payload;
@@ -214,7 +214,7 @@ static void say_some(world *w, const uint8_t **data, size_t *bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    world *w = calloc(1, sizeof *w);
+    mesh_under_test *w = calloc(1, sizeof *w);
     uint8_t how;
 
     FUZZ_CHECK(w != NULL);

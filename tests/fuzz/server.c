@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A store's server and what its clients send: two connections, whose bytes come
- * in pieces, in the order and sizes that the input says. The store's job has a
- * secret or not; TLS is begun, or not. Whatever comes, the server answers in
- * frames that can be read, lets nobody in without a proof, and holds nothing
- * at the end. */
+/* A store's server and what its clients send: two connections, whose bytes
+ * arrive in pieces, in the order and sizes that the input says. The store's job
+ * has a secret or not; TLS is begun, or not. Whatever arrives, the server
+ * answers in frames that can be read, serves no client without a proof, and
+ * holds nothing at the end. */
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -78,7 +78,7 @@ static void connect_client(oar_store_server *s, client *c)
 
 /* ---- what the server does ------------------------------------------------ */
 
-static void bury(oar_store_server *s, client *clients)
+static void close_client(oar_store_server *s, client *clients)
 {
     for (oari_link *l = s->all.first, *next; l != NULL; l = next) {
         oari_connection *c = OARI_CONTAINER_OF(l, oari_connection, all);
@@ -136,7 +136,7 @@ static void turn(oar_store_server *s, client *clients)
             break;
         for (int j = 0; j < n; j++)
             oari_connection_event(event[j].data.ptr, event[j].events);
-        bury(s, clients);
+        close_client(s, clients);
         for (int j = 0; j < CLIENTS; j++)
             hear(&clients[j]);
     }
@@ -172,7 +172,8 @@ static int read_welcome(client *c, oari_wire_message *welcome)
 }
 
 /* Hello and proof, so that what follows is a request. */
-static void greet(oar_store_server *s, client *clients, client *c, uint64_t id)
+static void send_handshake(oar_store_server *s, client *clients, client *c,
+                           uint64_t id)
 {
     oari_wire_message hello = { .head.kind = OARI_WIRE_HELLO,
                                 .head.number = 1,
@@ -213,8 +214,9 @@ static void say_pieces(oar_store_server *s, client *clients,
     }
 }
 
-/* Where there is a secret, only those of us who greeted may ask. */
-static void check_strangers(const client *clients, int greeted, oari_wire wire)
+/* Where there is a secret, only clients that have sent a proof may ask. */
+static void check_unauthenticated(const client *clients, int greeted,
+                                  oari_wire wire)
 {
     for (int i = 0; i < CLIENTS; i++)
         FUZZ_CHECK(wire == OARI_WIRE_PLAIN || (greeted >> i & 1) ||
@@ -222,7 +224,8 @@ static void check_strangers(const client *clients, int greeted, oari_wire wire)
                    clients[i].conn->state < OARI_CONNECTION_READY);
 }
 
-/* The first byte: who greets (2 bits), as the same client, and the wire. */
+/* The first byte: which clients send a handshake (2 bits), whether they are the
+ * same client, and the wire. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     client *clients = calloc(CLIENTS, sizeof *clients);
@@ -238,9 +241,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         connect_client(s, &clients[i]);
     for (int i = 0; i < CLIENTS && wire != OARI_WIRE_TLS; i++)
         if (how >> i & 1)
-            greet(s, clients, &clients[i], how & 4 ? 9 : 9 + (uint64_t)i);
+            send_handshake(s, clients, &clients[i],
+                           how & 4 ? 9 : 9 + (uint64_t)i);
     say_pieces(s, clients, data, bytes);
-    check_strangers(clients, wire == OARI_WIRE_TLS ? 0 : how, wire);
+    check_unauthenticated(clients, wire == OARI_WIRE_TLS ? 0 : how, wire);
     for (int i = 0; i < CLIENTS; i++)
         close(clients[i].fd);
     drop_server(s);

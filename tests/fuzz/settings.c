@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The line in which rank 0 says its settings to the others, and what a user may
- * write in OARSONG_ALGO. */
+/* The line by which rank 0 passes its settings to the others, and what a user
+ * may write in OARSONG_ALGO. */
 #include "fuzz.h"
 
 #include "base/alloc.h"

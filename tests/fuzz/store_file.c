@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names and contents of files in the folder of a file store, which others may
- * have put there. */
+/* Names and contents of files in the folder of a file store, where other
+ * programs may have put them. */
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

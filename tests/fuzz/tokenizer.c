@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text to tokens and back: the same text again. */
+/* Text to tokens and back gives the same text. */
 #include "fuzz.h"
 
 #include <oarsong/data.h>

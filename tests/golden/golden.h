@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* golden.h: reads what records.py wrote for make_mlp.py and its like. For
- * tests, one file each: everything is static and some of it may go unused. */
+/* golden.h: reads the records that make_*.py wrote with records.py. For tests,
+ * one file each: everything is static and some of it may be unused. */
 #ifndef OARI_TESTS_GOLDEN_H
 #define OARI_TESTS_GOLDEN_H
 
@@ -12,7 +12,7 @@
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
 
-#include "support/says.h"
+#include "support/last_error.h"
 
 enum { GOLDEN_MOST = 2048 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies, conversions, sums and multiples on a GPU have the bits that the host
- * gives; and kernels that cannot be had say why. */
+ * gives; and kernels that cannot be loaded say why. */
 #include "support/gpu.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 #include "device/cuda/cuda_elementwise.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 enum { DTYPES = OAR_BOOL + 1, DIMS = 3, ROOM = 4096 /* elements */ };
 
@@ -81,7 +81,7 @@ static uint64_t hard_bits(int i)
         memcpy(&bits, &f64[i], sizeof bits);
         return bits;
     }
-    return i < F64S + OTHERS ? other[i - F64S] : crew_random(&seed);
+    return i < F64S + OTHERS ? other[i - F64S] : next_random(&seed);
 }
 
 /* count elements of a dtype: first those of hard_bits as they are, then what
@@ -109,7 +109,7 @@ static void make_small(void *to, oar_dtype dtype, int count, uint64_t seed)
     size_t bytes = oar_dtype_size(dtype);
 
     for (int i = 0; i < count; i++) {
-        int64_t number = (int64_t)(crew_random(&seed) % 11);
+        int64_t number = (int64_t)(next_random(&seed) % 11);
 
         oari_convert((unsigned char *)to + (size_t)i * bytes, dtype, &number,
                      OAR_I64, 1);
@@ -119,22 +119,22 @@ static void make_small(void *to, oar_dtype dtype, int count, uint64_t seed)
 /* ---- arrays -------------------------------------------------------------- */
 
 /* The same bytes on the host and on the GPU. */
-typedef struct twin {
+typedef struct host_and_gpu {
     unsigned char host[ROOM * 8];
     void *there;
-} twin;
+} host_and_gpu;
 
-static int put(crew *c, int rank, twin *t)
+static int put(test_job *c, int rank, host_and_gpu *t)
 {
     if (t->there == NULL)
-        DONE(oar_device_alloc(gpu, sizeof t->host, &t->there));
-    DONE(oar_device_copy(t->there, gpu, t->host, cpu, sizeof t->host, NULL));
+        RANK_OK(oar_device_alloc(gpu, sizeof t->host, &t->there));
+    RANK_OK(oar_device_copy(t->there, gpu, t->host, cpu, sizeof t->host, NULL));
     return 0;
 }
 
 /* Whether both have the same bytes; all of them, so that what lies between the
  * elements is seen to be left alone. */
-static int same(twin *t)
+static int same(host_and_gpu *t)
 {
     static unsigned char seen[sizeof t->host];
 
@@ -148,13 +148,13 @@ static int same(twin *t)
     return 1;
 }
 
-static void drop(twin *t)
+static void drop(host_and_gpu *t)
 {
     oar_device_free(gpu, t->there, NULL);
     t->there = NULL;
 }
 
-static twin to, a, b;
+static host_and_gpu to, a, b;
 
 /* Layouts: without gaps, transposed, and with gaps and repeats. */
 static const int64_t shape[DIMS] = { 5, 7, 11 };
@@ -167,14 +167,15 @@ enum { COUNT = 5 * 7 * 11, WRITABLE = 3, LAYOUTS = 4 };
 
 static const oari_cuda_shape extent = { DIMS, shape };
 
-static oari_cuda_array on_gpu(const twin *t, oar_dtype dtype,
+static oari_cuda_array on_gpu(const host_and_gpu *t, oar_dtype dtype,
                               const int64_t *stride)
 {
     return (oari_cuda_array){ t->there, dtype, stride };
 }
 
 /* The element at index i of a layout, on the host. */
-static void *element(twin *t, oar_dtype dtype, const int64_t *stride, int i)
+static void *element(host_and_gpu *t, oar_dtype dtype, const int64_t *stride,
+                     int i)
 {
     int64_t at =
         i % 11 * stride[2] + i / 11 % 7 * stride[1] + i / 77 * stride[0];
@@ -184,18 +185,19 @@ static void *element(twin *t, oar_dtype dtype, const int64_t *stride, int i)
 
 /* ---- conversions --------------------------------------------------------- */
 
-static int convert_flat(crew *c, int rank, oar_dtype to_dtype, oar_dtype from)
+static int convert_flat(test_job *c, int rank, oar_dtype to_dtype,
+                        oar_dtype from)
 {
     const int64_t count = 1001, one = 1;
     oari_cuda_shape flat = { 1, &count };
 
     memset(to.host, 0xee, sizeof to.host);
     make_hard(a.host, from, (int)count);
-    PART(put(c, rank, &to));
-    PART(put(c, rank, &a));
+    RANK_ZERO(put(c, rank, &to));
+    RANK_ZERO(put(c, rank, &a));
     oari_convert(to.host, to_dtype, a.host, from, (size_t)count);
-    DONE(oari_cuda_assign(0, flat, on_gpu(&to, to_dtype, &one),
-                          on_gpu(&a, from, &one), NULL));
+    RANK_OK(oari_cuda_assign(0, flat, on_gpu(&to, to_dtype, &one),
+                             on_gpu(&a, from, &one), NULL));
     if (!same(&to)) {
         print_error("%s from %s\n", oar_dtype_name(to_dtype),
                     oar_dtype_name(from));
@@ -208,24 +210,25 @@ GPU_TEST(every_dtype_becomes_every_other_as_on_the_host)
 {
     for (int i = 0; i < DTYPES; i++)
         for (int j = 0; j < DTYPES; j++)
-            PART(convert_flat(c, rank, (oar_dtype)i, (oar_dtype)j));
+            RANK_ZERO(convert_flat(c, rank, (oar_dtype)i, (oar_dtype)j));
     drop(&to);
     drop(&a);
     return 0;
 }
 
-static int assign_strided(crew *c, int rank, oar_dtype to_dtype, oar_dtype from,
-                          const int64_t *to_stride, const int64_t *stride)
+static int assign_strided(test_job *c, int rank, oar_dtype to_dtype,
+                          oar_dtype from, const int64_t *to_stride,
+                          const int64_t *stride)
 {
     memset(to.host, 0xee, sizeof to.host);
     make_hard(a.host, from, ROOM);
-    PART(put(c, rank, &to));
-    PART(put(c, rank, &a));
+    RANK_ZERO(put(c, rank, &to));
+    RANK_ZERO(put(c, rank, &a));
     for (int i = 0; i < COUNT; i++)
         oari_convert(element(&to, to_dtype, to_stride, i), to_dtype,
                      element(&a, from, stride, i), from, 1);
-    DONE(oari_cuda_assign(0, extent, on_gpu(&to, to_dtype, to_stride),
-                          on_gpu(&a, from, stride), NULL));
+    RANK_OK(oari_cuda_assign(0, extent, on_gpu(&to, to_dtype, to_stride),
+                             on_gpu(&a, from, stride), NULL));
     return !same(&to);
 }
 
@@ -239,8 +242,8 @@ GPU_TEST(strides_are_followed_by_moves_and_conversions)
     for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++)
         for (int i = 0; i < WRITABLE; i++)
             for (int j = 0; j < LAYOUTS; j++)
-                PART(assign_strided(c, rank, pairs[p][0], pairs[p][1],
-                                    layouts[i], layouts[j]));
+                RANK_ZERO(assign_strided(c, rank, pairs[p][0], pairs[p][1],
+                                         layouts[i], layouts[j]));
     drop(&to);
     drop(&a);
     return 0;
@@ -255,21 +258,21 @@ GPU_TEST(eight_dims_are_copied_and_none_is_one_number)
     const int32_t *seen = (const int32_t *)(const void *)to.host;
 
     make_hard(a.host, OAR_I32, ROOM);
-    PART(put(c, rank, &to));
-    PART(put(c, rank, &a));
-    DONE(oari_cuda_assign(0, wide, on_gpu(&to, OAR_I32, into),
-                          on_gpu(&a, OAR_I32, from), NULL));
-    DONE(oar_device_copy(to.host, cpu, to.there, gpu, 144 * 4, NULL));
-    SO(memcmp(&seen[0], a.host, 4) == 0);
-    SO(memcmp(&seen[1], a.host + 4 * 72, 4) == 0); /* the last dim */
-    SO(memcmp(&seen[72], a.host + 4 * 1, 4) == 0); /* the first */
-    SO(memcmp(&seen[24], a.host + 4 * 2, 4) == 0);
-    SO(memcmp(&seen[143], a.host + 4 * 143, 4) == 0);
-    DONE(oari_cuda_assign(0, number, on_gpu(&to, OAR_F64, NULL),
-                          on_gpu(&a, OAR_I32, NULL), NULL));
+    RANK_ZERO(put(c, rank, &to));
+    RANK_ZERO(put(c, rank, &a));
+    RANK_OK(oari_cuda_assign(0, wide, on_gpu(&to, OAR_I32, into),
+                             on_gpu(&a, OAR_I32, from), NULL));
+    RANK_OK(oar_device_copy(to.host, cpu, to.there, gpu, 144 * 4, NULL));
+    RANK_CHECK(memcmp(&seen[0], a.host, 4) == 0);
+    RANK_CHECK(memcmp(&seen[1], a.host + 4 * 72, 4) == 0); /* the last dim */
+    RANK_CHECK(memcmp(&seen[72], a.host + 4 * 1, 4) == 0); /* the first */
+    RANK_CHECK(memcmp(&seen[24], a.host + 4 * 2, 4) == 0);
+    RANK_CHECK(memcmp(&seen[143], a.host + 4 * 143, 4) == 0);
+    RANK_OK(oari_cuda_assign(0, number, on_gpu(&to, OAR_F64, NULL),
+                             on_gpu(&a, OAR_I32, NULL), NULL));
     oari_convert(a.host, OAR_F64, memcpy(b.host, a.host, 4), OAR_I32, 1);
-    DONE(oar_device_copy(to.host, cpu, to.there, gpu, 8, NULL));
-    SO(memcmp(to.host, a.host, 8) == 0);
+    RANK_OK(oar_device_copy(to.host, cpu, to.there, gpu, 8, NULL));
+    RANK_CHECK(memcmp(to.host, a.host, 8) == 0);
     drop(&to);
     drop(&a);
     return 0;
@@ -278,7 +281,8 @@ GPU_TEST(eight_dims_are_copied_and_none_is_one_number)
 /* ---- sums and multiples -------------------------------------------------- */
 
 /* y + x in the dtype, halves in f32: small whole numbers stay exact. */
-static double number_at(twin *t, oar_dtype dtype, const int64_t *stride, int i)
+static double number_at(host_and_gpu *t, oar_dtype dtype, const int64_t *stride,
+                        int i)
 {
     double number;
 
@@ -286,36 +290,37 @@ static double number_at(twin *t, oar_dtype dtype, const int64_t *stride, int i)
     return number;
 }
 
-static void set_number(twin *t, oar_dtype dtype, const int64_t *stride, int i,
-                       double number)
+static void set_number(host_and_gpu *t, oar_dtype dtype, const int64_t *stride,
+                       int i, double number)
 {
     oari_convert(element(t, dtype, stride, i), dtype, &number, OAR_F64, 1);
 }
 
-static int prepare(crew *c, int rank, oar_dtype dtype)
+static int prepare(test_job *c, int rank, oar_dtype dtype)
 {
     make_small(to.host, dtype, ROOM, 1);
     make_small(a.host, dtype, ROOM, 2);
     make_small(b.host, dtype, ROOM, 3);
-    PART(put(c, rank, &to));
-    PART(put(c, rank, &a));
+    RANK_ZERO(put(c, rank, &to));
+    RANK_ZERO(put(c, rank, &a));
     return put(c, rank, &b);
 }
 
-static int add_and_look(crew *c, int rank, oar_dtype dtype, int add, int turn)
+static int add_and_look(test_job *c, int rank, oar_dtype dtype, int add,
+                        int turn)
 {
     const int64_t *ys = layouts[turn % WRITABLE];
     const int64_t *as = layouts[turn % LAYOUTS];
     const int64_t *bs = layouts[(turn + 3) % LAYOUTS];
 
-    PART(prepare(c, rank, dtype));
+    RANK_ZERO(prepare(c, rank, dtype));
     for (int i = 0; i < COUNT; i++)
         set_number(&to, dtype, ys, i,
                    (add ? number_at(&to, dtype, ys, i) : 0) +
                        number_at(&a, dtype, as, i) +
                        number_at(&b, dtype, bs, i));
-    DONE(oari_cuda_add(0, extent, on_gpu(&to, dtype, ys), add,
-                       on_gpu(&a, dtype, as), on_gpu(&b, dtype, bs), NULL));
+    RANK_OK(oari_cuda_add(0, extent, on_gpu(&to, dtype, ys), add,
+                          on_gpu(&a, dtype, as), on_gpu(&b, dtype, bs), NULL));
     return !same(&to);
 }
 
@@ -323,27 +328,27 @@ GPU_TEST(sums_of_every_dtype_are_right)
 {
     for (int d = 0; d < DTYPES; d++)
         for (int turn = 0; turn < 8; turn++)
-            PART(add_and_look(c, rank, (oar_dtype)d, turn & 1, turn));
+            RANK_ZERO(add_and_look(c, rank, (oar_dtype)d, turn & 1, turn));
     drop(&to);
     drop(&a);
     drop(&b);
     return 0;
 }
 
-static int scale_and_look(crew *c, int rank, oar_dtype dtype, double factor,
+static int scale_and_look(test_job *c, int rank, oar_dtype dtype, double factor,
                           int turn)
 {
     const int64_t *ys = layouts[turn % WRITABLE];
     const int64_t *as = layouts[(turn + 1) % LAYOUTS];
     int add = turn & 1;
 
-    PART(prepare(c, rank, dtype));
+    RANK_ZERO(prepare(c, rank, dtype));
     for (int i = 0; i < COUNT; i++)
         set_number(&to, dtype, ys, i,
                    (add ? number_at(&to, dtype, ys, i) : 0) +
                        factor * number_at(&a, dtype, as, i));
-    DONE(oari_cuda_scale(0, extent, on_gpu(&to, dtype, ys), add,
-                         on_gpu(&a, dtype, as), factor, NULL));
+    RANK_OK(oari_cuda_scale(0, extent, on_gpu(&to, dtype, ys), add,
+                            on_gpu(&a, dtype, as), factor, NULL));
     return !same(&to);
 }
 
@@ -351,7 +356,7 @@ GPU_TEST(multiples_of_every_dtype_are_right)
 {
     for (int d = 0; d < DTYPES; d++)
         for (int turn = 0; turn < 8; turn++)
-            PART(scale_and_look(c, rank, (oar_dtype)d, turn % 4, turn));
+            RANK_ZERO(scale_and_look(c, rank, (oar_dtype)d, turn % 4, turn));
     drop(&to);
     drop(&a);
     drop(&b);
@@ -369,33 +374,33 @@ GPU_TEST(arithmetic_rounds_and_wraps_as_on_the_host)
 
     memcpy(a.host, x, sizeof x);
     memcpy(b.host, y, sizeof y);
-    PART(put(c, rank, &to));
-    PART(put(c, rank, &a));
-    PART(put(c, rank, &b));
-    DONE(oari_cuda_add(0, flat, on_gpu(&to, OAR_F32, &one), 0,
-                       on_gpu(&a, OAR_F32, &one), on_gpu(&b, OAR_F32, &one),
-                       NULL));
-    DONE(oari_cuda_scale(0, flat, on_gpu(&to, OAR_F32, &one), 1,
-                         on_gpu(&a, OAR_F32, &one), 0.3, NULL));
+    RANK_ZERO(put(c, rank, &to));
+    RANK_ZERO(put(c, rank, &a));
+    RANK_ZERO(put(c, rank, &b));
+    RANK_OK(oari_cuda_add(0, flat, on_gpu(&to, OAR_F32, &one), 0,
+                          on_gpu(&a, OAR_F32, &one), on_gpu(&b, OAR_F32, &one),
+                          NULL));
+    RANK_OK(oari_cuda_scale(0, flat, on_gpu(&to, OAR_F32, &one), 1,
+                            on_gpu(&a, OAR_F32, &one), 0.3, NULL));
     for (int i = 0; i < 4; i++) {
         float sum = x[i] + y[i], product = (float)0.3 * x[i];
         float all = sum + product;
 
         memcpy(to.host + i * 4, &all, 4);
     }
-    SO(same(&to));
+    RANK_CHECK(same(&to));
     memcpy(a.host, p, sizeof p);
     memcpy(b.host, q, sizeof q);
-    PART(put(c, rank, &a));
-    PART(put(c, rank, &b));
-    DONE(oari_cuda_add(0, flat, on_gpu(&to, OAR_I8, &one), 0,
-                       on_gpu(&a, OAR_I8, &one), on_gpu(&b, OAR_I8, &one),
-                       NULL));
-    DONE(oari_cuda_scale(0, flat, on_gpu(&to, OAR_I8, &one), 1,
-                         on_gpu(&b, OAR_I8, &one), -3, NULL));
+    RANK_ZERO(put(c, rank, &a));
+    RANK_ZERO(put(c, rank, &b));
+    RANK_OK(oari_cuda_add(0, flat, on_gpu(&to, OAR_I8, &one), 0,
+                          on_gpu(&a, OAR_I8, &one), on_gpu(&b, OAR_I8, &one),
+                          NULL));
+    RANK_OK(oari_cuda_scale(0, flat, on_gpu(&to, OAR_I8, &one), 1,
+                            on_gpu(&b, OAR_I8, &one), -3, NULL));
     for (int i = 0; i < 4; i++)
         to.host[i] = (unsigned char)(p[i] + q[i] - 3 * q[i]);
-    SO(same(&to));
+    RANK_CHECK(same(&to));
     drop(&to);
     drop(&a);
     drop(&b);
@@ -409,20 +414,20 @@ GPU_TEST(an_input_may_be_the_result_and_nothing_is_fine)
     oari_cuda_array y;
 
     make_small(to.host, OAR_F16, ROOM, 4);
-    PART(put(c, rank, &to));
+    RANK_ZERO(put(c, rank, &to));
     y = on_gpu(&to, OAR_F16, &one);
-    DONE(oari_cuda_add(0, flat, y, 1, y, y, NULL));
-    DONE(oari_cuda_scale(0, flat, y, 0, y, 1, NULL));
+    RANK_OK(oari_cuda_add(0, flat, y, 1, y, y, NULL));
+    RANK_OK(oari_cuda_scale(0, flat, y, 0, y, 1, NULL));
     for (int i = 0; i < count; i++) {
         float x = 3 * oari_f16_to_f32(((uint16_t *)(void *)to.host)[i]);
 
         ((uint16_t *)(void *)to.host)[i] = oari_f16_from_f32(x);
     }
-    SO(same(&to));
+    RANK_CHECK(same(&to));
     y.data = NULL;
-    DONE(oari_cuda_add(0, empty, y, 1, y, y, NULL));
-    DONE(oari_cuda_scale(0, empty, y, 1, y, 3, NULL));
-    DONE(oari_cuda_assign(0, empty, y, y, NULL));
+    RANK_OK(oari_cuda_add(0, empty, y, 1, y, y, NULL));
+    RANK_OK(oari_cuda_scale(0, empty, y, 1, y, 3, NULL));
+    RANK_OK(oari_cuda_assign(0, empty, y, y, NULL));
     drop(&to);
     return 0;
 }
@@ -433,15 +438,16 @@ GPU_TEST(kernels_that_are_not_there_are_named)
 {
     oari_cu_function kernel = NULL;
 
-    SO(oari_cuda_kernel(0, "elementwise", "oari_nonesuch", &kernel) ==
-       OAR_E_GPU);
-    SO(strstr(oar_last_error_text(),
-              "find the kernel oari_nonesuch in elementwise.fatbin") != NULL);
-    SO(says(oari_cuda_kernel(0, "nonesuch", "oari_move", &kernel),
-            OAR_E_UNAVAILABLE, "nonesuch.fatbin"));
-    SO(kernel == NULL);
-    DONE(oar_device_kernels(gpu));
-    SO(oar_device_kernels(cpu) == OAR_E_DEVICE);
+    RANK_CHECK(oari_cuda_kernel(0, "elementwise", "oari_nonesuch", &kernel) ==
+               OAR_E_GPU);
+    RANK_CHECK(strstr(oar_last_error_text(),
+                      "find the kernel oari_nonesuch in elementwise.fatbin") !=
+               NULL);
+    RANK_CHECK(fails_with(oari_cuda_kernel(0, "nonesuch", "oari_move", &kernel),
+                          OAR_E_UNAVAILABLE, "nonesuch.fatbin"));
+    RANK_CHECK(kernel == NULL);
+    RANK_OK(oar_device_kernels(gpu));
+    RANK_CHECK(oar_device_kernels(cpu) == OAR_E_DEVICE);
     return 0;
 }
 
@@ -451,18 +457,19 @@ GPU_TEST(without_kernels_copies_without_gaps_still_work)
     oari_cuda_shape flat = { 1, &count };
 
     setenv("OARSONG_KERNELS", "/nonexistent", 1);
-    SO(says(oar_device_kernels(gpu), OAR_E_UNAVAILABLE,
-            "/nonexistent/elementwise.fatbin"));
+    RANK_CHECK(fails_with(oar_device_kernels(gpu), OAR_E_UNAVAILABLE,
+                          "/nonexistent/elementwise.fatbin"));
     make_small(a.host, OAR_F32, ROOM, 4);
-    PART(put(c, rank, &to));
-    PART(put(c, rank, &a));
-    DONE(oari_cuda_assign(0, flat, on_gpu(&to, OAR_F32, &one),
-                          on_gpu(&a, OAR_F32, &one), NULL));
+    RANK_ZERO(put(c, rank, &to));
+    RANK_ZERO(put(c, rank, &a));
+    RANK_OK(oari_cuda_assign(0, flat, on_gpu(&to, OAR_F32, &one),
+                             on_gpu(&a, OAR_F32, &one), NULL));
     memcpy(to.host, a.host, 33 * 4);
-    SO(same(&to));
-    SO(says(oari_cuda_assign(0, flat, on_gpu(&to, OAR_F32, &one),
-                             on_gpu(&a, OAR_F32, &two), NULL),
-            OAR_E_UNAVAILABLE, "/nonexistent/elementwise.fatbin"));
+    RANK_CHECK(same(&to));
+    RANK_CHECK(fails_with(oari_cuda_assign(0, flat, on_gpu(&to, OAR_F32, &one),
+                                           on_gpu(&a, OAR_F32, &two), NULL),
+                          OAR_E_UNAVAILABLE,
+                          "/nonexistent/elementwise.fatbin"));
     drop(&to);
     drop(&a);
     return 0;

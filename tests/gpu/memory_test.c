@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of GPUs: the pool, what pointers are, copies and fills: what device.h
- * and cuda.h promise. */
+/* What device.h and cuda.h promise of the memory of GPUs: the pool, what
+ * pointers are, copies and fills. */
 #include "support/gpu.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include <oarsong/memory.h>
 
 #include "base/dtype.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 enum { MIB = 1 << 20 };
 
@@ -54,20 +54,20 @@ GPU_TEST(allocations_of_any_size_are_apart)
     void *memory[COUNT];
 
     for (int i = 0; i < COUNT; i++) {
-        DONE(oar_device_alloc(gpu, sizes[i], &memory[i]));
-        SO((uintptr_t)memory[i] % 256 == 0);
-        DONE(oar_device_fill(bytes_at(memory[i], sizes[i]), i + 1, NULL));
+        RANK_OK(oar_device_alloc(gpu, sizes[i], &memory[i]));
+        RANK_CHECK((uintptr_t)memory[i] % 256 == 0);
+        RANK_OK(oar_device_fill(bytes_at(memory[i], sizes[i]), i + 1, NULL));
     }
     for (int i = 0; i < COUNT; i++)
-        SO(is_at(memory[i], sizes[i], i + 1));
+        RANK_CHECK(is_at(memory[i], sizes[i], i + 1));
     for (int i = 0; i < COUNT; i += 2)
         oar_device_free(gpu, memory[i], NULL);
     for (int i = 1; i < COUNT; i += 2)
-        SO(is_at(memory[i], sizes[i], i + 1));
+        RANK_CHECK(is_at(memory[i], sizes[i], i + 1));
     for (int i = 1; i < COUNT; i += 2)
         oar_device_free(gpu, memory[i], NULL);
     oar_device_free(gpu, NULL, NULL);
-    SO(usage_now().used_bytes == 0);
+    RANK_CHECK(usage_now().used_bytes == 0);
     return 0;
 }
 
@@ -77,17 +77,18 @@ GPU_TEST(what_is_freed_is_used_again_and_neighbours_become_one)
     oar_device_usage before, after;
 
     for (int i = 0; i < 8; i++)
-        DONE(oar_device_alloc(gpu, 2 * MIB, &memory[i]));
+        RANK_OK(oar_device_alloc(gpu, 2 * MIB, &memory[i]));
     before = usage_now();
-    SO(before.used_bytes == 16 * MIB && before.from_driver == 1);
-    SO(before.kept_bytes >= before.used_bytes);
+    RANK_CHECK(before.used_bytes == 16 * MIB && before.from_driver == 1);
+    RANK_CHECK(before.kept_bytes >= before.used_bytes);
     for (int i = 0; i < 8; i++) /* not in their order */
         oar_device_free(gpu, memory[(i * 3) % 8], NULL);
-    DONE(oar_stream_synchronize(gpu, NULL));
-    DONE(oar_device_alloc(gpu, 10 * MIB, &whole));
+    RANK_OK(oar_stream_synchronize(gpu, NULL));
+    RANK_OK(oar_device_alloc(gpu, 10 * MIB, &whole));
     after = usage_now();
-    SO(after.from_driver == 1 && after.used_bytes == 10 * MIB);
-    SO(after.most_bytes == 16 * MIB && after.kept_bytes == before.kept_bytes);
+    RANK_CHECK(after.from_driver == 1 && after.used_bytes == 10 * MIB);
+    RANK_CHECK(after.most_bytes == 16 * MIB &&
+               after.kept_bytes == before.kept_bytes);
     oar_device_free(gpu, whole, NULL);
     return 0;
 }
@@ -95,41 +96,41 @@ GPU_TEST(what_is_freed_is_used_again_and_neighbours_become_one)
 GPU_TEST(memory_that_a_stream_still_uses_is_not_handed_out)
 {
     void *first = NULL, *second = NULL, *third = NULL, *stream = NULL;
-    gate g;
+    stream_gate g;
 
-    DONE(oar_stream_create(gpu, 0, &stream));
-    DONE(gate_make(0, &g));
-    DONE(oar_device_alloc(gpu, 30 * MIB, &first));
-    DONE(gate_shut(0, &g, stream));
-    DONE(oar_device_fill(bytes_at(first, 1001), 7, stream));
+    RANK_OK(oar_stream_create(gpu, 0, &stream));
+    RANK_OK(stream_gate_create(0, &g));
+    RANK_OK(oar_device_alloc(gpu, 30 * MIB, &first));
+    RANK_OK(stream_gate_close(0, &g, stream));
+    RANK_OK(oar_device_fill(bytes_at(first, 1001), 7, stream));
     oar_device_free(gpu, first, stream);
-    SO(usage_now().used_bytes == 0);
-    DONE(oar_device_alloc(gpu, 30 * MIB, &second));
-    SO(second != first);
-    gate_open(&g);
-    DONE(oar_stream_synchronize(gpu, stream));
-    DONE(oar_device_alloc(gpu, 30 * MIB, &third));
-    SO(third == first);
+    RANK_CHECK(usage_now().used_bytes == 0);
+    RANK_OK(oar_device_alloc(gpu, 30 * MIB, &second));
+    RANK_CHECK(second != first);
+    stream_gate_open(&g);
+    RANK_OK(oar_stream_synchronize(gpu, stream));
+    RANK_OK(oar_device_alloc(gpu, 30 * MIB, &third));
+    RANK_CHECK(third == first);
     oar_device_free(gpu, second, stream);
     oar_device_free(gpu, third, stream);
     oar_stream_destroy(gpu, stream);
     return 0;
 }
 
-GPU_TEST(trim_gives_back_what_nobody_uses)
+GPU_TEST(trim_gives_back_unused_memory)
 {
     void *small = NULL, *large = NULL;
 
-    DONE(oar_device_alloc(gpu, 100, &small));
-    DONE(oar_device_alloc(gpu, 11 * MIB, &large));
+    RANK_OK(oar_device_alloc(gpu, 100, &small));
+    RANK_OK(oar_device_alloc(gpu, 11 * MIB, &large));
     oar_device_free(gpu, large, NULL);
-    DONE(oar_stream_synchronize(gpu, NULL));
-    DONE(oar_device_trim(gpu));
-    SO(usage_now().kept_bytes == 2 * MIB);
+    RANK_OK(oar_stream_synchronize(gpu, NULL));
+    RANK_OK(oar_device_trim(gpu));
+    RANK_CHECK(usage_now().kept_bytes == 2 * MIB);
     oar_device_free(gpu, small, NULL);
-    DONE(oar_stream_synchronize(gpu, NULL));
-    DONE(oar_device_trim(gpu));
-    SO(usage_now().kept_bytes == 0 && usage_now().used_bytes == 0);
+    RANK_OK(oar_stream_synchronize(gpu, NULL));
+    RANK_OK(oar_device_trim(gpu));
+    RANK_CHECK(usage_now().kept_bytes == 0 && usage_now().used_bytes == 0);
     return 0;
 }
 
@@ -139,32 +140,32 @@ GPU_TEST(what_peers_have_mapped_is_kept)
     void *memory = NULL;
     int local = 0;
 
-    DONE(oar_device_alloc(gpu, 11 * MIB, &memory));
-    DONE(oari_cuda_find(memory, &block));
+    RANK_OK(oar_device_alloc(gpu, 11 * MIB, &memory));
+    RANK_OK(oari_cuda_find(memory, &block));
     oari_cuda_hold(block.base);
     oari_cuda_hold(block.base);
     oari_cuda_hold((uintptr_t)&local); /* not the pool's */
     oar_device_free(gpu, memory, NULL);
-    DONE(oar_stream_synchronize(gpu, NULL));
+    RANK_OK(oar_stream_synchronize(gpu, NULL));
     oari_cuda_unhold(block.base);
-    DONE(oar_device_trim(gpu));
-    SO(usage_now().kept_bytes == block.bytes);
+    RANK_OK(oar_device_trim(gpu));
+    RANK_CHECK(usage_now().kept_bytes == block.bytes);
     oari_cuda_unhold(block.base);
     oari_cuda_unhold(block.base); /* one too many */
-    DONE(oar_device_trim(gpu));
-    SO(usage_now().kept_bytes == 0);
+    RANK_OK(oar_device_trim(gpu));
+    RANK_CHECK(usage_now().kept_bytes == 0);
     return 0;
 }
 
 /* ---- when there is no more ----------------------------------------------- */
 
 /* 6 tenths of what the device has: not twice. */
-static int most_of_it(crew *c, int rank, size_t *bytes)
+static int most_of_it(test_job *c, int rank, size_t *bytes)
 {
     oar_device_properties p = oar_device_properties_init();
 
     setenv("STANDIN_MEMORY_MB", "100", 1);
-    DONE(oar_device_describe(gpu, &p));
+    RANK_OK(oar_device_describe(gpu, &p));
     *bytes = p.free_bytes / 10 * 6 / MIB * MIB;
     return 0;
 }
@@ -174,19 +175,20 @@ GPU_TEST(too_much_is_out_of_memory_and_no_more)
     void *memory = &memory, *small = NULL;
     size_t bytes = 0;
 
-    PART(most_of_it(c, rank, &bytes));
-    SO(says(oar_device_alloc(gpu, SIZE_MAX / 2, &memory), OAR_E_NOMEM,
-            "bytes on cuda:0"));
-    SO(says(oar_device_alloc(gpu, 2 * bytes, &memory), OAR_E_NOMEM, "free"));
-    SO(memory == &memory && usage_now().used_bytes == 0);
-    DONE(oar_device_alloc(gpu, 1000, &small));
+    RANK_ZERO(most_of_it(c, rank, &bytes));
+    RANK_CHECK(fails_with(oar_device_alloc(gpu, SIZE_MAX / 2, &memory),
+                          OAR_E_NOMEM, "bytes on cuda:0"));
+    RANK_CHECK(fails_with(oar_device_alloc(gpu, 2 * bytes, &memory),
+                          OAR_E_NOMEM, "free"));
+    RANK_CHECK(memory == &memory && usage_now().used_bytes == 0);
+    RANK_OK(oar_device_alloc(gpu, 1000, &small));
     oar_device_free(gpu, small, NULL);
     return 0;
 }
 
 static void *open_soon(void *arg)
 {
-    gate_open(arg);
+    stream_gate_open(arg);
     return NULL;
 }
 
@@ -195,17 +197,17 @@ GPU_TEST(out_of_memory_waits_for_what_streams_still_use)
     void *first = NULL, *second = NULL, *stream = NULL;
     pthread_t thread;
     size_t bytes = 0;
-    gate g;
+    stream_gate g;
 
-    PART(most_of_it(c, rank, &bytes));
-    DONE(oar_stream_create(gpu, 0, &stream));
-    DONE(gate_make(0, &g));
-    DONE(oar_device_alloc(gpu, bytes, &first));
-    DONE(gate_shut(0, &g, stream));
+    RANK_ZERO(most_of_it(c, rank, &bytes));
+    RANK_OK(oar_stream_create(gpu, 0, &stream));
+    RANK_OK(stream_gate_create(0, &g));
+    RANK_OK(oar_device_alloc(gpu, bytes, &first));
+    RANK_OK(stream_gate_close(0, &g, stream));
     oar_device_free(gpu, first, stream);
-    SO(pthread_create(&thread, NULL, open_soon, &g) == 0);
-    DONE(oar_device_alloc(gpu, bytes, &second));
-    SO(first == second);
+    RANK_CHECK(pthread_create(&thread, NULL, open_soon, &g) == 0);
+    RANK_OK(oar_device_alloc(gpu, bytes, &second));
+    RANK_CHECK(first == second);
     pthread_join(thread, NULL);
     oar_device_free(gpu, second, stream);
     oar_stream_destroy(gpu, stream);
@@ -217,12 +219,12 @@ GPU_TEST(out_of_memory_gives_back_pieces_that_do_not_fit)
     void *piece[3], *whole = NULL;
     size_t bytes = 0;
 
-    PART(most_of_it(c, rank, &bytes));
+    RANK_ZERO(most_of_it(c, rank, &bytes));
     for (int i = 0; i < 3; i++)
-        DONE(oar_device_alloc(gpu, bytes / 3, &piece[i]));
+        RANK_OK(oar_device_alloc(gpu, bytes / 3, &piece[i]));
     for (int i = 0; i < 3; i++)
         oar_device_free(gpu, piece[i], NULL);
-    DONE(oar_device_alloc(gpu, bytes, &whole));
+    RANK_OK(oar_device_alloc(gpu, bytes, &whole));
     oar_device_free(gpu, whole, NULL);
     return 0;
 }
@@ -242,16 +244,16 @@ GPU_TEST(an_allocation_that_fails_leaves_the_pool_as_it_was)
         if (status == OAR_OK)
             oar_device_free(gpu, memory, NULL);
         oar_memory_fail_after(0);
-        SO(status == OAR_OK || status == OAR_E_NOMEM);
+        RANK_CHECK(status == OAR_OK || status == OAR_E_NOMEM);
         failed += status != OAR_OK;
-        DONE(oar_stream_synchronize(gpu, NULL));
-        DONE(oar_device_alloc(gpu, 700, &other));
+        RANK_OK(oar_stream_synchronize(gpu, NULL));
+        RANK_OK(oar_device_alloc(gpu, 700, &other));
         oar_device_free(gpu, other, NULL);
-        DONE(oar_stream_synchronize(gpu, NULL));
-        DONE(oar_device_trim(gpu));
-        SO(usage_now().used_bytes == 0 && usage_now().kept_bytes == 0);
+        RANK_OK(oar_stream_synchronize(gpu, NULL));
+        RANK_OK(oar_device_trim(gpu));
+        RANK_CHECK(usage_now().used_bytes == 0 && usage_now().kept_bytes == 0);
     }
-    SO(failed == 0);
+    RANK_CHECK(failed == 0);
     return 0;
 }
 
@@ -260,26 +262,26 @@ GPU_TEST(memory_that_is_not_the_pools_is_left_alone)
     void *memory = NULL;
     int local = 7;
 
-    DONE(oar_device_alloc(gpu, 3000, &memory));
+    RANK_OK(oar_device_alloc(gpu, 3000, &memory));
     oar_device_free(gpu, &local, NULL);
     oar_device_free(gpu, (char *)memory + 512, NULL);
-    SO(local == 7 && usage_now().used_bytes >= 3000);
+    RANK_CHECK(local == 7 && usage_now().used_bytes >= 3000);
     oar_device_free(gpu, memory, NULL);
     oar_device_free(gpu, memory, NULL); /* twice */
-    SO(usage_now().used_bytes == 0);
+    RANK_CHECK(usage_now().used_bytes == 0);
     return 0;
 }
 
 enum { THREADS = 4, TURNS = 60, OWN = 5 };
 
-typedef struct worker {
+typedef struct pool_thread {
     pthread_t thread;
     int number, wrong;
-} worker;
+} pool_thread;
 
 static int take_fill_and_look(void *stream, uint64_t *seed, int value)
 {
-    size_t bytes = 1 + crew_random(seed) % 70000;
+    size_t bytes = 1 + next_random(seed) % 70000;
     unsigned char *seen = malloc(bytes);
     void *memory = NULL;
     int right = 0;
@@ -296,7 +298,7 @@ static int take_fill_and_look(void *stream, uint64_t *seed, int value)
 
 static void *work(void *arg)
 {
-    worker *w = arg;
+    pool_thread *w = arg;
     uint64_t seed = (uint64_t)w->number;
     void *stream = NULL;
 
@@ -309,17 +311,18 @@ static void *work(void *arg)
 
 GPU_TEST(threads_share_the_pool)
 {
-    worker workers[THREADS];
+    pool_thread workers[THREADS];
 
     for (int i = 0; i < THREADS; i++) {
         workers[i].number = i;
-        SO(pthread_create(&workers[i].thread, NULL, work, &workers[i]) == 0);
+        RANK_CHECK(
+            pthread_create(&workers[i].thread, NULL, work, &workers[i]) == 0);
     }
     for (int i = 0; i < THREADS; i++) {
         pthread_join(workers[i].thread, NULL);
-        SO(workers[i].wrong == 0);
+        RANK_CHECK(workers[i].wrong == 0);
     }
-    SO(usage_now().used_bytes == 0);
+    RANK_CHECK(usage_now().used_bytes == 0);
     return 0;
 }
 
@@ -331,21 +334,23 @@ GPU_TEST(a_pointer_says_where_it_points)
     void *memory = NULL, *pinned = NULL;
     int local = 0;
 
-    SO(says(oari_cuda_find(&local, &block), OAR_E_ARG, "host memory"));
-    DONE(oar_device_alloc(gpu, 11 * MIB, &memory));
-    DONE(oar_pinned_alloc(9, &pinned));
-    SO(says(oari_cuda_find(pinned, &block), OAR_E_ARG, "pinned host memory"));
-    DONE(oari_cuda_find(memory, &block));
-    SO(block.base == (uintptr_t)memory && block.device == 0);
-    SO(block.bytes >= 11 * MIB);
-    DONE(oari_cuda_find((char *)memory + 11 * MIB - 1, &inside));
-    SO(inside.base == block.base && inside.id == block.id);
+    RANK_CHECK(
+        fails_with(oari_cuda_find(&local, &block), OAR_E_ARG, "host memory"));
+    RANK_OK(oar_device_alloc(gpu, 11 * MIB, &memory));
+    RANK_OK(oar_pinned_alloc(9, &pinned));
+    RANK_CHECK(fails_with(oari_cuda_find(pinned, &block), OAR_E_ARG,
+                          "pinned host memory"));
+    RANK_OK(oari_cuda_find(memory, &block));
+    RANK_CHECK(block.base == (uintptr_t)memory && block.device == 0);
+    RANK_CHECK(block.bytes >= 11 * MIB);
+    RANK_OK(oari_cuda_find((char *)memory + 11 * MIB - 1, &inside));
+    RANK_CHECK(inside.base == block.base && inside.id == block.id);
     oar_device_free(gpu, memory, NULL);
-    DONE(oar_stream_synchronize(gpu, NULL));
-    DONE(oar_device_trim(gpu));
-    DONE(oar_device_alloc(gpu, 11 * MIB, &memory));
-    DONE(oari_cuda_find(memory, &inside));
-    SO(inside.id != block.id); /* perhaps at the same address */
+    RANK_OK(oar_stream_synchronize(gpu, NULL));
+    RANK_OK(oar_device_trim(gpu));
+    RANK_OK(oar_device_alloc(gpu, 11 * MIB, &memory));
+    RANK_OK(oari_cuda_find(memory, &inside));
+    RANK_CHECK(inside.id != block.id); /* perhaps at the same address */
     oar_device_free(gpu, memory, NULL);
     oar_pinned_free(pinned);
     return 0;
@@ -358,28 +363,30 @@ GPU_TEST(a_span_is_checked_before_it_is_used)
     oar_span span;
 
     gpu_set_devices(2);
-    DONE(oar_device_alloc(gpu, 11 * MIB, &memory));
+    RANK_OK(oar_device_alloc(gpu, 11 * MIB, &memory));
     span = oar_span_on(gpu, memory, 11 * MIB / 4, OAR_F32);
-    DONE(oari_cuda_check_span("this", &span));
+    RANK_OK(oari_cuda_check_span("this", &span));
     span.count = 12 * MIB; /* of 4 bytes */
-    SO(says(oari_cuda_check_span("this", &span), OAR_E_ARG, "this: "));
-    SO(strstr(oar_last_error_text(), "beyond the end") != NULL);
+    RANK_CHECK(
+        fails_with(oari_cuda_check_span("this", &span), OAR_E_ARG, "this: "));
+    RANK_CHECK(strstr(oar_last_error_text(), "beyond the end") != NULL);
     span.count = SIZE_MAX / 3;
-    SO(oari_cuda_check_span("this", &span) == OAR_E_ARG);
+    RANK_CHECK(oari_cuda_check_span("this", &span) == OAR_E_ARG);
     span = oar_span_on(gpu, local, 4, OAR_I32);
-    SO(says(oari_cuda_check_span("this", &span), OAR_E_ARG,
-            "is host memory, its span says cuda:0"));
+    RANK_CHECK(fails_with(oari_cuda_check_span("this", &span), OAR_E_ARG,
+                          "is host memory, its span says cuda:0"));
     span = oar_span_on(gpu, NULL, 0, OAR_I32);
-    DONE(oari_cuda_check_span("this", &span));
+    RANK_OK(oari_cuda_check_span("this", &span));
     span = oar_span_on(gpu, memory, 4, (oar_dtype)99);
-    SO(oari_cuda_check_span("this", &span) == OAR_E_ARG);
+    RANK_CHECK(oari_cuda_check_span("this", &span) == OAR_E_ARG);
     span = oar_span_on(cpu, memory, 4, OAR_I32);
-    SO(oari_cuda_check_span("this", &span) == OAR_E_DEVICE);
+    RANK_CHECK(oari_cuda_check_span("this", &span) == OAR_E_DEVICE);
     if (oar_device_count(OAR_CUDA) > 1) {
-        DONE(oar_device_alloc(gpu_at(1), 16, &there));
+        RANK_OK(oar_device_alloc(gpu_at(1), 16, &there));
         span = oar_span_on(gpu, there, 4, OAR_I32);
-        SO(says(oari_cuda_check_span("this", &span), OAR_E_DEVICE,
-                "this: the memory lies on cuda:1, its span says cuda:0"));
+        RANK_CHECK(fails_with(
+            oari_cuda_check_span("this", &span), OAR_E_DEVICE,
+            "this: the memory lies on cuda:1, its span says cuda:0"));
         oar_device_free(gpu_at(1), there, NULL);
     }
     oar_device_free(gpu, memory, NULL);
@@ -393,15 +400,15 @@ GPU_TEST(memory_that_is_not_pinned_is_free_when_a_copy_returns)
     void *memory = NULL, *stream = NULL;
     unsigned char *host = malloc(70001);
 
-    DONE(oar_stream_create(gpu, 0, &stream));
-    DONE(oar_device_alloc(gpu, 70001, &memory));
+    RANK_OK(oar_stream_create(gpu, 0, &stream));
+    RANK_OK(oar_device_alloc(gpu, 70001, &memory));
     memset(host, 7, 70001);
-    DONE(oar_device_copy(memory, gpu, host, cpu, 70001, stream));
+    RANK_OK(oar_device_copy(memory, gpu, host, cpu, 70001, stream));
     memset(host, 9, 70001);
-    SO(is_at(memory, 70001, 7));
-    DONE(oar_device_fill(bytes_at(memory, 70001), 5, stream));
-    DONE(oar_device_copy(host, cpu, memory, gpu, 70001, stream));
-    SO(host[0] == 5 && host[70000] == 5);
+    RANK_CHECK(is_at(memory, 70001, 7));
+    RANK_OK(oar_device_fill(bytes_at(memory, 70001), 5, stream));
+    RANK_OK(oar_device_copy(host, cpu, memory, gpu, 70001, stream));
+    RANK_CHECK(host[0] == 5 && host[70000] == 5);
     oar_device_free(gpu, memory, stream);
     oar_stream_destroy(gpu, stream);
     free(host);
@@ -416,21 +423,22 @@ GPU_TEST(copies_go_between_devices_and_within_one)
 
     gpu_set_devices(2);
     other = gpu_at(oar_device_count(OAR_CUDA) - 1);
-    DONE(oar_stream_create(other, 0, &stream));
-    DONE(oar_device_alloc(gpu, 4097, &from));
-    DONE(oar_device_alloc(gpu, 4097, &to));
-    DONE(oar_device_alloc(other, 4097, &there));
-    DONE(oar_device_fill(bytes_at(from, 4097), 3, NULL));
-    DONE(oar_device_copy(to, gpu, from, gpu, 4097, NULL));
-    SO(is_at(to, 4097, 3));
-    DONE(oar_device_copy(there, other, to, gpu, 4097, stream));
-    DONE(oar_device_copy((char *)there + 1, other, host, cpu, 2, stream));
-    DONE(oar_stream_synchronize(other, stream));
-    DONE(oar_device_copy(from, gpu, there, other, 4097, NULL));
-    SO(is_at(from, 1, 3) && is_at((char *)from + 1, 1, 'a'));
-    SO(is_at((char *)from + 2, 1, 'b') && is_at((char *)from + 3, 4094, 3));
-    DONE(oar_device_copy(copy, cpu, host, cpu, sizeof host, NULL));
-    SO(strcmp(copy, "ab") == 0);
+    RANK_OK(oar_stream_create(other, 0, &stream));
+    RANK_OK(oar_device_alloc(gpu, 4097, &from));
+    RANK_OK(oar_device_alloc(gpu, 4097, &to));
+    RANK_OK(oar_device_alloc(other, 4097, &there));
+    RANK_OK(oar_device_fill(bytes_at(from, 4097), 3, NULL));
+    RANK_OK(oar_device_copy(to, gpu, from, gpu, 4097, NULL));
+    RANK_CHECK(is_at(to, 4097, 3));
+    RANK_OK(oar_device_copy(there, other, to, gpu, 4097, stream));
+    RANK_OK(oar_device_copy((char *)there + 1, other, host, cpu, 2, stream));
+    RANK_OK(oar_stream_synchronize(other, stream));
+    RANK_OK(oar_device_copy(from, gpu, there, other, 4097, NULL));
+    RANK_CHECK(is_at(from, 1, 3) && is_at((char *)from + 1, 1, 'a'));
+    RANK_CHECK(is_at((char *)from + 2, 1, 'b') &&
+               is_at((char *)from + 3, 4094, 3));
+    RANK_OK(oar_device_copy(copy, cpu, host, cpu, sizeof host, NULL));
+    RANK_CHECK(strcmp(copy, "ab") == 0);
     oar_device_free(gpu, from, NULL);
     oar_device_free(gpu, to, NULL);
     oar_device_free(other, there, stream);
@@ -442,21 +450,22 @@ GPU_TEST(copies_of_nothing_are_fine_and_to_nowhere_are_not)
 {
     char byte = 0;
 
-    DONE(oar_device_copy(NULL, gpu, NULL, cpu, 0, NULL));
-    DONE(oar_device_copy(NULL, cpu, NULL, cpu, 0, NULL));
-    SO(says(oar_device_copy(NULL, gpu, &byte, cpu, 1, NULL), OAR_E_ARG,
-            "copy 1 bytes to NULL"));
-    SO(says(oar_device_copy(&byte, cpu, NULL, gpu, 1, NULL), OAR_E_ARG,
-            "from NULL"));
-    SO(says(oar_device_copy(&byte, cpu, &byte,
-                            oar_device_of((oar_device_kind)7, 0), 1, NULL),
-            OAR_E_DEVICE, "? is not a GPU"));
+    RANK_OK(oar_device_copy(NULL, gpu, NULL, cpu, 0, NULL));
+    RANK_OK(oar_device_copy(NULL, cpu, NULL, cpu, 0, NULL));
+    RANK_CHECK(fails_with(oar_device_copy(NULL, gpu, &byte, cpu, 1, NULL),
+                          OAR_E_ARG, "copy 1 bytes to NULL"));
+    RANK_CHECK(fails_with(oar_device_copy(&byte, cpu, NULL, gpu, 1, NULL),
+                          OAR_E_ARG, "from NULL"));
+    RANK_CHECK(fails_with(oar_device_copy(&byte, cpu, &byte,
+                                          oar_device_of((oar_device_kind)7, 0),
+                                          1, NULL),
+                          OAR_E_DEVICE, "? is not a GPU"));
     return 0;
 }
 
 /* ---- fills --------------------------------------------------------------- */
 
-static int fill_and_look(crew *c, int rank, oar_dtype dtype, double value,
+static int fill_and_look(test_job *c, int rank, oar_dtype dtype, double value,
                          size_t count)
 {
     size_t bytes = oar_dtype_size(dtype);
@@ -464,15 +473,16 @@ static int fill_and_look(crew *c, int rank, oar_dtype dtype, double value,
     void *memory = NULL;
 
     oari_convert(expected, dtype, &value, OAR_F64, 1);
-    DONE(oar_device_alloc(gpu, (count + 1) * bytes, &memory));
-    DONE(oar_device_fill(bytes_at(memory, (count + 1) * bytes), 0xee, NULL));
-    DONE(oar_device_fill(oar_span_on(gpu, memory, count, dtype), value, NULL));
-    DONE(oar_device_copy(seen, cpu, memory, gpu, (count + 1) * bytes, NULL));
+    RANK_OK(oar_device_alloc(gpu, (count + 1) * bytes, &memory));
+    RANK_OK(oar_device_fill(bytes_at(memory, (count + 1) * bytes), 0xee, NULL));
+    RANK_OK(
+        oar_device_fill(oar_span_on(gpu, memory, count, dtype), value, NULL));
+    RANK_OK(oar_device_copy(seen, cpu, memory, gpu, (count + 1) * bytes, NULL));
     for (size_t i = 0; i < count; i++)
-        SO(memcmp(seen + i * bytes, expected, bytes) == 0);
-    SO(seen[count * bytes] == 0xee);
-    DONE(oar_device_fill(oar_span_of(seen, count, dtype), value, NULL));
-    SO(count == 0 || memcmp(seen, expected, bytes) == 0);
+        RANK_CHECK(memcmp(seen + i * bytes, expected, bytes) == 0);
+    RANK_CHECK(seen[count * bytes] == 0xee);
+    RANK_OK(oar_device_fill(oar_span_of(seen, count, dtype), value, NULL));
+    RANK_CHECK(count == 0 || memcmp(seen, expected, bytes) == 0);
     oar_device_free(gpu, memory, NULL);
     free(seen);
     return 0;
@@ -484,8 +494,8 @@ GPU_TEST(fills_set_every_element_of_every_dtype)
 
     for (int d = 0; d < OAR_BOOL + 1; d++)
         for (size_t v = 0; v < sizeof values / sizeof *values; v++)
-            PART(fill_and_look(c, rank, (oar_dtype)d, values[v],
-                               v == 0 ? 0 : 1 + 37 * v));
+            RANK_ZERO(fill_and_look(c, rank, (oar_dtype)d, values[v],
+                                    v == 0 ? 0 : 1 + 37 * v));
     return 0;
 }
 
@@ -494,16 +504,16 @@ GPU_TEST(a_fill_of_the_wrong_memory_is_refused)
     int local = 7;
     oar_span span = oar_span_on(gpu, &local, 1, OAR_I32);
 
-    SO(says(oar_device_fill(span, 1, NULL), OAR_E_ARG, "fill: "));
+    RANK_CHECK(fails_with(oar_device_fill(span, 1, NULL), OAR_E_ARG, "fill: "));
     span.data = NULL;
-    SO(oar_device_fill(span, 1, NULL) == OAR_E_ARG);
+    RANK_CHECK(oar_device_fill(span, 1, NULL) == OAR_E_ARG);
     span.dtype = (oar_dtype)99;
-    SO(oar_device_fill(span, 1, NULL) == OAR_E_ARG);
+    RANK_CHECK(oar_device_fill(span, 1, NULL) == OAR_E_ARG);
     span.device = gpu_at(99);
     span.dtype = OAR_I32;
     span.count = 0;
-    SO(oar_device_fill(span, 1, NULL) == OAR_E_DEVICE);
-    SO(local == 7);
+    RANK_CHECK(oar_device_fill(span, 1, NULL) == OAR_E_DEVICE);
+    RANK_CHECK(local == 7);
     return 0;
 }
 
@@ -513,7 +523,7 @@ int main(void)
         cmocka_unit_test(allocations_of_any_size_are_apart),
         cmocka_unit_test(what_is_freed_is_used_again_and_neighbours_become_one),
         cmocka_unit_test(memory_that_a_stream_still_uses_is_not_handed_out),
-        cmocka_unit_test(trim_gives_back_what_nobody_uses),
+        cmocka_unit_test(trim_gives_back_unused_memory),
         cmocka_unit_test(what_peers_have_mapped_is_kept),
         cmocka_unit_test(too_much_is_out_of_memory_and_no_more),
         cmocka_unit_test(out_of_memory_waits_for_what_streams_still_use),

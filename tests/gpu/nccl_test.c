@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every collective, dtype and operator on GPUs by NCCL, at 1 to 4 ranks: values
- * compared with what the host computes; what is not taken is refused with a
- * sentence, and the group goes on. */
+/* Every collective, dtype and operator on GPUs by NCCL, with 1 to 4 ranks:
+ * values are compared with what the host computes; what NCCL cannot do is
+ * refused with a sentence, and the group goes on. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,19 +11,20 @@
 
 #include "base/dtype.h"
 #include "base/reduce/reduce.h"
-#include "support/cards.h"
+#include "support/gpu_ranks.h"
 
-#define TRY_(condition) CREW_CHECK(t->c, t->rank, condition)
-#define OK(call)        TRY_((call) == OAR_OK)
+/* For functions whose parameter t has the job and the rank. */
+#define CELL_CHECK(condition) JOB_CHECK(t->c, t->rank, condition)
+#define CELL_OK(call)         JOB_CHECK(t->c, t->rank, (call) == OAR_OK)
 
-typedef struct table {
-    crew *c;
+typedef struct nccl_rank {
+    test_job *c;
     oar_group *g;
     int rank, ranks;
-} table;
+} nccl_rank;
 
 static const size_t counts[] = { 0, 1, 7, 1001 };
-enum { COUNTS = sizeof counts / sizeof *counts, MOST = 1001 * CARDS_MOST };
+enum { COUNTS = sizeof counts / sizeof *counts, MOST = 1001 * GPU_RANKS_MAX };
 
 /* ---- values -------------------------------------------------------------- */
 
@@ -55,8 +56,8 @@ static void expect(void *to, oar_dtype dtype, oar_reduce_op_kind op, int ranks,
 {
     size_t each = oar_dtype_size(dtype);
     unsigned char *all = malloc((size_t)ranks * count * each + 1);
-    const void *source[CARDS_MOST];
-    double factor[CARDS_MOST];
+    const void *source[GPU_RANKS_MAX];
+    double factor[GPU_RANKS_MAX];
     oari_reduction r = { .kind = op,
                          .dtype = dtype,
                          .sources = ranks,
@@ -129,27 +130,27 @@ static int is_taken(oar_reduce_op_kind op, oar_dtype dtype)
     }
 }
 
-static oar_reduce_op op_of(const table *t, oar_reduce_op_kind kind)
+static oar_reduce_op op_of(const nccl_rank *t, oar_reduce_op_kind kind)
 {
     return OAR_REDUCE_OP(
         kind, kind == OAR_REDUCE_OP_PREMUL_SUM ? factor_of(t->rank) : 0);
 }
 
-static int refuses(table *t, oar_reduce_op_kind kind, oar_dtype dtype)
+static int refuses(nccl_rank *t, oar_reduce_op_kind kind, oar_dtype dtype)
 {
-    void *memory = cards_put(t->rank, NULL, 64);
-    oar_span span = cards_span(t->rank, memory, 8, dtype);
+    void *memory = gpu_put(t->rank, NULL, 64);
+    oar_span span = gpu_span(t->rank, memory, 8, dtype);
     oar_call_opts opts = oar_call_opts_init();
 
     opts.weight = 1;
-    TRY_(oar_all_reduce(t->g, span, op_of(t, kind), &opts, NULL) ==
-         OAR_E_UNSUPPORTED);
-    TRY_(strlen(oar_last_error_text()) > 20);
-    cards_free(t->rank, memory);
+    CELL_CHECK(oar_all_reduce(t->g, span, op_of(t, kind), &opts, NULL) ==
+               OAR_E_UNSUPPORTED);
+    CELL_CHECK(strlen(oar_last_error_text()) > 20);
+    gpu_free(t->rank, memory);
     return 0;
 }
 
-static int all_reduce(table *t, oar_reduce_op_kind kind, oar_dtype dtype,
+static int all_reduce(nccl_rank *t, oar_reduce_op_kind kind, oar_dtype dtype,
                       size_t count, int in_place)
 {
     size_t bytes = count * oar_dtype_size(dtype);
@@ -158,22 +159,22 @@ static int all_reduce(table *t, oar_reduce_op_kind kind, oar_dtype dtype,
 
     fill(mine, dtype, t->rank, 0, count);
     expect(want, dtype, kind, t->ranks, 0, count);
-    in = cards_put(t->rank, mine, bytes);
-    out = in_place ? in : cards_put(t->rank, NULL, bytes);
-    OK(oar_all_reduce_into(t->g, cards_span(t->rank, in, count, dtype),
-                           cards_span(t->rank, out, count, dtype),
-                           op_of(t, kind), NULL, NULL));
-    cards_get(t->rank, mine, out, bytes);
-    TRY_(same(mine, want, dtype, count));
-    cards_free(t->rank, in);
+    in = gpu_put(t->rank, mine, bytes);
+    out = in_place ? in : gpu_put(t->rank, NULL, bytes);
+    CELL_OK(oar_all_reduce_into(t->g, gpu_span(t->rank, in, count, dtype),
+                                gpu_span(t->rank, out, count, dtype),
+                                op_of(t, kind), NULL, NULL));
+    gpu_get(t->rank, mine, out, bytes);
+    CELL_CHECK(same(mine, want, dtype, count));
+    gpu_free(t->rank, in);
     if (!in_place)
-        cards_free(t->rank, out);
+        gpu_free(t->rank, out);
     free(mine);
     free(want);
     return 0;
 }
 
-static int reduce(table *t, oar_reduce_op_kind kind, oar_dtype dtype,
+static int reduce(nccl_rank *t, oar_reduce_op_kind kind, oar_dtype dtype,
                   size_t count, int root)
 {
     size_t bytes = count * oar_dtype_size(dtype);
@@ -183,19 +184,19 @@ static int reduce(table *t, oar_reduce_op_kind kind, oar_dtype dtype,
 
     fill(mine, dtype, t->rank, 0, count);
     expect(want, dtype, kind, t->ranks, 0, count);
-    in = cards_put(t->rank, mine, bytes);
+    in = gpu_put(t->rank, mine, bytes);
     if (is_root)
-        out = cards_put(t->rank, NULL, bytes);
-    OK(oar_reduce(t->g, cards_span(t->rank, in, count, dtype),
-                  is_root ? cards_span(t->rank, out, count, dtype)
-                          : (oar_span){ 0 },
-                  op_of(t, kind), root, NULL, NULL));
+        out = gpu_put(t->rank, NULL, bytes);
+    CELL_OK(oar_reduce(t->g, gpu_span(t->rank, in, count, dtype),
+                       is_root ? gpu_span(t->rank, out, count, dtype)
+                               : (oar_span){ 0 },
+                       op_of(t, kind), root, NULL, NULL));
     if (is_root) {
-        cards_get(t->rank, mine, out, bytes);
-        TRY_(same(mine, want, dtype, count));
+        gpu_get(t->rank, mine, out, bytes);
+        CELL_CHECK(same(mine, want, dtype, count));
     }
-    cards_free(t->rank, in);
-    cards_free(t->rank, out);
+    gpu_free(t->rank, in);
+    gpu_free(t->rank, out);
     free(mine);
     free(want);
     return 0;
@@ -203,7 +204,7 @@ static int reduce(table *t, oar_reduce_op_kind kind, oar_dtype dtype,
 
 /* Parts of one size, or part r of r * step elements and one more for the last.
  */
-static size_t cut(const table *t, size_t step, int ragged, size_t *parts)
+static size_t cut(const nccl_rank *t, size_t step, int ragged, size_t *parts)
 {
     size_t total = 0;
 
@@ -223,10 +224,11 @@ static size_t before(const size_t *parts, int rank)
     return at;
 }
 
-static int reduce_scatter(table *t, oar_reduce_op_kind kind, oar_dtype dtype,
-                          size_t step, int ragged, int in_place)
+static int reduce_scatter(nccl_rank *t, oar_reduce_op_kind kind,
+                          oar_dtype dtype, size_t step, int ragged,
+                          int in_place)
 {
-    size_t parts[CARDS_MOST], total = cut(t, step, ragged, parts);
+    size_t parts[GPU_RANKS_MAX], total = cut(t, step, ragged, parts);
     size_t each = oar_dtype_size(dtype), mine = parts[t->rank];
     size_t at = before(parts, t->rank);
     char *host = malloc(total * each + 1), *want = malloc(mine * each + 1);
@@ -234,23 +236,23 @@ static int reduce_scatter(table *t, oar_reduce_op_kind kind, oar_dtype dtype,
 
     fill(host, dtype, t->rank, 0, total);
     expect(want, dtype, kind, t->ranks, at, mine);
-    row = cards_put(t->rank, host, total * each);
-    out = in_place ? row + at * each : cards_put(t->rank, NULL, mine * each);
-    OK(oar_reduce_scatter_v(
-        t->g, cards_span(t->rank, row, total, dtype), ragged ? parts : NULL,
-        cards_span(t->rank, out, mine, dtype), op_of(t, kind), NULL, NULL));
-    cards_get(t->rank, host, out, mine * each);
-    TRY_(same(host, want, dtype, mine));
-    cards_free(t->rank, row);
+    row = gpu_put(t->rank, host, total * each);
+    out = in_place ? row + at * each : gpu_put(t->rank, NULL, mine * each);
+    CELL_OK(oar_reduce_scatter_v(
+        t->g, gpu_span(t->rank, row, total, dtype), ragged ? parts : NULL,
+        gpu_span(t->rank, out, mine, dtype), op_of(t, kind), NULL, NULL));
+    gpu_get(t->rank, host, out, mine * each);
+    CELL_CHECK(same(host, want, dtype, mine));
+    gpu_free(t->rank, row);
     if (!in_place)
-        cards_free(t->rank, out);
+        gpu_free(t->rank, out);
     free(host);
     free(want);
     return 0;
 }
 
 /* One dtype and operator: each form of each kind once, the sizes in turn. */
-static int reduce_cell(table *t, oar_reduce_op_kind kind, oar_dtype dtype)
+static int reduce_cell(nccl_rank *t, oar_reduce_op_kind kind, oar_dtype dtype)
 {
     size_t n = counts[(unsigned)(dtype + kind) % COUNTS];
     int failed = 0;
@@ -266,12 +268,12 @@ static int reduce_cell(table *t, oar_reduce_op_kind kind, oar_dtype dtype)
     return failed;
 }
 
-static int reduces_everything(crew *c, int rank, void *arg)
+static int reduces_everything(test_job *c, int rank, void *arg)
 {
-    table one = { c, NULL, rank, c->ranks }, *t = &one;
+    nccl_rank one = { c, NULL, rank, c->ranks }, *t = &one;
     int failed = 0;
 
-    OK(cards_join(c, rank, NULL, &t->g));
+    CELL_OK(gpu_ranks_join(c, rank, NULL, &t->g));
     for (int dtype = 0; dtype < OAR_DTYPE_COUNT; dtype++)
         for (int op = 0; op < OAR_REDUCE_OP_COUNT && !failed; op++)
             if (oar_reduce_op_check(OAR_REDUCE_OP((oar_reduce_op_kind)op, 1),
@@ -282,12 +284,12 @@ static int reduces_everything(crew *c, int rank, void *arg)
     return failed;
 }
 
-static int every_size_of_f32(crew *c, int rank, void *arg)
+static int every_size_of_f32(test_job *c, int rank, void *arg)
 {
-    table one = { c, NULL, rank, c->ranks }, *t = &one;
+    nccl_rank one = { c, NULL, rank, c->ranks }, *t = &one;
     int failed = 0;
 
-    OK(cards_join(c, rank, NULL, &t->g));
+    CELL_OK(gpu_ranks_join(c, rank, NULL, &t->g));
     for (int i = 0; i < COUNTS && !failed; i++) {
         failed |= all_reduce(t, OAR_REDUCE_OP_SUM, OAR_F32, counts[i], 0);
         failed |= all_reduce(t, OAR_REDUCE_OP_SUM, OAR_F32, counts[i], 1);
@@ -303,26 +305,26 @@ static int every_size_of_f32(crew *c, int rank, void *arg)
 
 /* ---- moving -------------------------------------------------------------- */
 
-static int broadcast(table *t, oar_dtype dtype, size_t count, int root)
+static int broadcast(nccl_rank *t, oar_dtype dtype, size_t count, int root)
 {
     size_t bytes = count * oar_dtype_size(dtype);
     char *mine = malloc(bytes + 1), *want = malloc(bytes + 1);
     void *memory;
 
     fill(want, dtype, root, 0, count);
-    memory = cards_put(t->rank, t->rank == root ? want : NULL, bytes);
-    OK(oar_broadcast(t->g, cards_span(t->rank, memory, count, dtype), root,
-                     NULL, NULL));
-    cards_get(t->rank, mine, memory, bytes);
-    TRY_(memcmp(mine, want, bytes) == 0);
-    cards_free(t->rank, memory);
+    memory = gpu_put(t->rank, t->rank == root ? want : NULL, bytes);
+    CELL_OK(oar_broadcast(t->g, gpu_span(t->rank, memory, count, dtype), root,
+                          NULL, NULL));
+    gpu_get(t->rank, mine, memory, bytes);
+    CELL_CHECK(memcmp(mine, want, bytes) == 0);
+    gpu_free(t->rank, memory);
     free(mine);
     free(want);
     return 0;
 }
 
 /* The row of every rank's part, as all_gather and gather leave it. */
-static void fill_row(const table *t, char *row, oar_dtype dtype,
+static void fill_row(const nccl_rank *t, char *row, oar_dtype dtype,
                      const size_t *parts)
 {
     size_t each = oar_dtype_size(dtype);
@@ -333,72 +335,73 @@ static void fill_row(const table *t, char *row, oar_dtype dtype,
 }
 
 /* root < 0: to all. */
-static int gather(table *t, oar_dtype dtype, size_t step, int ragged,
+static int gather(nccl_rank *t, oar_dtype dtype, size_t step, int ragged,
                   int in_place, int root)
 {
-    size_t parts[CARDS_MOST], total = cut(t, step, ragged, parts);
+    size_t parts[GPU_RANKS_MAX], total = cut(t, step, ragged, parts);
     size_t each = oar_dtype_size(dtype), mine = parts[t->rank];
     size_t at = before(parts, t->rank);
     int has_row = root < 0 || root == t->rank;
     char *got = malloc(total * each + 1), *want = malloc(total * each + 1);
-    char *row = has_row ? cards_put(t->rank, NULL, total * each) : NULL;
+    char *row = has_row ? gpu_put(t->rank, NULL, total * each) : NULL;
     char *part;
     oar_span in, out = { 0 };
 
     fill_row(t, want, dtype, parts);
-    part = cards_put(t->rank, want + at * each, mine * each);
-    in = cards_span(t->rank, part, mine, dtype);
+    part = gpu_put(t->rank, want + at * each, mine * each);
+    in = gpu_span(t->rank, part, mine, dtype);
     if (has_row)
-        out = cards_span(t->rank, row, total, dtype);
+        out = gpu_span(t->rank, row, total, dtype);
     if (has_row && in_place && mine > 0) {
         in.data = row + at * each;
-        OK(oar_device_copy(in.data, in.device, part, in.device, mine * each,
-                           NULL));
+        CELL_OK(oar_device_copy(in.data, in.device, part, in.device,
+                                mine * each, NULL));
     }
     if (root < 0)
-        OK(oar_all_gather_v(t->g, in, out, ragged ? parts : NULL, NULL, NULL));
+        CELL_OK(
+            oar_all_gather_v(t->g, in, out, ragged ? parts : NULL, NULL, NULL));
     else if (ragged)
-        OK(oar_gather_v(t->g, in, out, has_row ? parts : NULL, root, NULL,
-                        NULL));
+        CELL_OK(oar_gather_v(t->g, in, out, has_row ? parts : NULL, root, NULL,
+                             NULL));
     else
-        OK(oar_gather(t->g, in, out, root, NULL, NULL));
+        CELL_OK(oar_gather(t->g, in, out, root, NULL, NULL));
     if (has_row) {
-        cards_get(t->rank, got, row, total * each);
-        TRY_(memcmp(got, want, total * each) == 0);
+        gpu_get(t->rank, got, row, total * each);
+        CELL_CHECK(memcmp(got, want, total * each) == 0);
     }
-    cards_free(t->rank, row);
-    cards_free(t->rank, part);
+    gpu_free(t->rank, row);
+    gpu_free(t->rank, part);
     free(got);
     free(want);
     return 0;
 }
 
-static int scatter(table *t, oar_dtype dtype, size_t step, int ragged,
+static int scatter(nccl_rank *t, oar_dtype dtype, size_t step, int ragged,
                    int in_place, int root)
 {
-    size_t parts[CARDS_MOST], total = cut(t, step, ragged, parts);
+    size_t parts[GPU_RANKS_MAX], total = cut(t, step, ragged, parts);
     size_t each = oar_dtype_size(dtype), mine = parts[t->rank];
     size_t at = before(parts, t->rank);
     int is_root = root == t->rank;
     char *got = malloc(mine * each + 1), *want = malloc(total * each + 1);
-    char *row, *part = cards_put(t->rank, NULL, mine * each);
-    oar_span in = { 0 }, out = cards_span(t->rank, part, mine, dtype);
+    char *row, *part = gpu_put(t->rank, NULL, mine * each);
+    oar_span in = { 0 }, out = gpu_span(t->rank, part, mine, dtype);
 
     fill_row(t, want, dtype, parts);
-    row = cards_put(t->rank, want, total * each);
+    row = gpu_put(t->rank, want, total * each);
     if (is_root)
-        in = cards_span(t->rank, row, total, dtype);
+        in = gpu_span(t->rank, row, total, dtype);
     if (is_root && in_place)
         out.data = row + at * each;
     if (ragged)
-        OK(oar_scatter_v(t->g, in, is_root ? parts : NULL, out, root, NULL,
-                         NULL));
+        CELL_OK(oar_scatter_v(t->g, in, is_root ? parts : NULL, out, root, NULL,
+                              NULL));
     else
-        OK(oar_scatter(t->g, in, out, root, NULL, NULL));
-    cards_get(t->rank, got, out.data, mine * each);
-    TRY_(memcmp(got, want + at * each, mine * each) == 0);
-    cards_free(t->rank, row);
-    cards_free(t->rank, part);
+        CELL_OK(oar_scatter(t->g, in, out, root, NULL, NULL));
+    gpu_get(t->rank, got, out.data, mine * each);
+    CELL_CHECK(memcmp(got, want + at * each, mine * each) == 0);
+    gpu_free(t->rank, row);
+    gpu_free(t->rank, part);
     free(got);
     free(want);
     return 0;
@@ -410,9 +413,9 @@ static size_t load(int from, int to, size_t step, int ragged)
     return ragged ? (size_t)(from + 2 * to) * step / 2 : step;
 }
 
-static int all_to_all(table *t, oar_dtype dtype, size_t step, int ragged)
+static int all_to_all(nccl_rank *t, oar_dtype dtype, size_t step, int ragged)
 {
-    size_t out_parts[CARDS_MOST], in_parts[CARDS_MOST];
+    size_t out_parts[GPU_RANKS_MAX], in_parts[GPU_RANKS_MAX];
     size_t each = oar_dtype_size(dtype), give = 0, take = 0, at = 0;
     char *got, *want, *host;
     void *from, *to;
@@ -430,23 +433,23 @@ static int all_to_all(table *t, oar_dtype dtype, size_t step, int ragged)
         fill(want + at * each, dtype, r, (size_t)t->rank * 10, out_parts[r]);
         at += out_parts[r];
     }
-    from = cards_put(t->rank, host, give * each);
-    to = cards_put(t->rank, NULL, take * each);
-    OK(oar_all_to_all_v(t->g, cards_span(t->rank, from, give, dtype),
-                        ragged ? in_parts : NULL,
-                        cards_span(t->rank, to, take, dtype),
-                        ragged ? out_parts : NULL, NULL, NULL));
-    cards_get(t->rank, got, to, take * each);
-    TRY_(memcmp(got, want, take * each) == 0);
-    cards_free(t->rank, from);
-    cards_free(t->rank, to);
+    from = gpu_put(t->rank, host, give * each);
+    to = gpu_put(t->rank, NULL, take * each);
+    CELL_OK(oar_all_to_all_v(t->g, gpu_span(t->rank, from, give, dtype),
+                             ragged ? in_parts : NULL,
+                             gpu_span(t->rank, to, take, dtype),
+                             ragged ? out_parts : NULL, NULL, NULL));
+    gpu_get(t->rank, got, to, take * each);
+    CELL_CHECK(memcmp(got, want, take * each) == 0);
+    gpu_free(t->rank, from);
+    gpu_free(t->rank, to);
     free(host);
     free(got);
     free(want);
     return 0;
 }
 
-static int move_cell(table *t, oar_dtype dtype, size_t n)
+static int move_cell(nccl_rank *t, oar_dtype dtype, size_t n)
 {
     int root = (int)((size_t)dtype + n) % t->ranks, failed = 0;
 
@@ -463,12 +466,12 @@ static int move_cell(table *t, oar_dtype dtype, size_t n)
     return failed;
 }
 
-static int moves_everything(crew *c, int rank, void *arg)
+static int moves_everything(test_job *c, int rank, void *arg)
 {
-    table one = { c, NULL, rank, c->ranks }, *t = &one;
+    nccl_rank one = { c, NULL, rank, c->ranks }, *t = &one;
     int failed = 0;
 
-    OK(cards_join(c, rank, NULL, &t->g));
+    CELL_OK(gpu_ranks_join(c, rank, NULL, &t->g));
     for (int dtype = 0; dtype < OAR_DTYPE_COUNT && !failed; dtype++)
         failed |= move_cell(t, (oar_dtype)dtype, dtype % 2 ? 17 : 1);
     for (int i = 0; i < COUNTS && !failed; i++)
@@ -479,38 +482,38 @@ static int moves_everything(crew *c, int rank, void *arg)
 
 /* ---- more than an int can count ------------------------------------------ */
 
-static int is_large(crew *c, int rank, void *arg)
+static int is_large(test_job *c, int rank, void *arg)
 {
-    table one = { c, NULL, rank, c->ranks }, *t = &one;
+    nccl_rank one = { c, NULL, rank, c->ranks }, *t = &one;
     size_t count = ((size_t)1 << 31) + 11;
     unsigned char tail[16], *memory;
     oar_span span;
 
-    OK(cards_join(c, rank, NULL, &t->g));
-    OK(oar_device_alloc(cards_device(rank), count, (void **)&memory));
-    span = cards_span(rank, memory, count, OAR_U8);
-    OK(oar_device_fill(span, 3, NULL));
-    OK(oar_all_reduce(t->g, span, OAR_SUM, NULL, NULL));
-    OK(oar_broadcast(t->g, span, 0, NULL, NULL));
-    cards_get(rank, tail, memory + count - sizeof tail, sizeof tail);
+    CELL_OK(gpu_ranks_join(c, rank, NULL, &t->g));
+    CELL_OK(oar_device_alloc(gpu_of_rank(rank), count, (void **)&memory));
+    span = gpu_span(rank, memory, count, OAR_U8);
+    CELL_OK(oar_device_fill(span, 3, NULL));
+    CELL_OK(oar_all_reduce(t->g, span, OAR_SUM, NULL, NULL));
+    CELL_OK(oar_broadcast(t->g, span, 0, NULL, NULL));
+    gpu_get(rank, tail, memory + count - sizeof tail, sizeof tail);
     for (size_t i = 0; i < sizeof tail; i++)
-        TRY_(tail[i] == 3 * c->ranks);
-    cards_free(rank, memory);
+        CELL_CHECK(tail[i] == 3 * c->ranks);
+    gpu_free(rank, memory);
     oar_group_destroy(t->g);
     return 0;
 }
 
 /* ---- the tests ----------------------------------------------------------- */
 
-static void at_every_size(crew_fn fn, const char *what)
+static void at_every_size(test_job_fn fn, const char *what)
 {
-    for (int ranks = 1; ranks <= cards_count(); ranks++) {
-        crew c;
+    for (int ranks = 1; ranks <= gpu_ranks_max(); ranks++) {
+        test_job c;
 
-        crew_start(&c, ranks, fn, NULL, "%s, %d ranks", what, ranks);
+        test_job_start(&c, ranks, fn, NULL, "%s, %d ranks", what, ranks);
         for (int r = 0; r < ranks; r++)
-            crew_expect(&c, r, 0);
-        crew_end(&c);
+            test_job_expect(&c, r, 0);
+        test_job_end(&c);
     }
 }
 
@@ -532,16 +535,16 @@ static void every_dtype_arrives_where_it_belongs(void **state)
 
 static void more_elements_than_an_int_can_count(void **state)
 {
-    crew c;
+    test_job c;
 
-    if (!cards_are_real()) {
+    if (!gpu_ranks_are_real()) {
         printf("skipped: two gigabytes are for a real GPU\n");
         skip();
     }
-    crew_start(&c, cards_count(), is_large, NULL, "2^31 and more");
+    test_job_start(&c, gpu_ranks_max(), is_large, NULL, "2^31 and more");
     for (int r = 0; r < c.ranks; r++)
-        crew_expect(&c, r, 0);
-    crew_end(&c);
+        test_job_expect(&c, r, 0);
+    test_job_end(&c);
 }
 
 int main(void)
@@ -555,6 +558,6 @@ int main(void)
     };
 
     setenv("STANDIN_DELAY_US", "20", 0); /* order is another test's */
-    cards_begin();
+    gpu_ranks_init();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

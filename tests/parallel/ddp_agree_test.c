@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replicas are the same: when they are wrapped, after every step, from run to
- * run; and when they are not, every rank says which rank and what. */
+/* Replicas are the same when they are wrapped, after every step, and from run
+ * to run; when they are not, every rank names the rank and the difference. */
 #include "support/ranks.h"
 
 #include <math.h>
@@ -9,15 +9,15 @@
 
 #include <oarsong/oarsong.h>
 
-#include "support/crew.h"
-#include "support/says.h"
+#include "support/test_job.h"
+#include "support/last_error.h"
 
 enum { IN = 3, OUT = 2, DEFAULT_RATE = 100 };
 
 /* ---- when they are wrapped ----------------------------------------------- */
 
 /* What the odd rank, which is rank 1 of three, has otherwise. */
-typedef enum odd {
+typedef enum ddp_difference {
     NAME,
     SHAPE,
     DTYPE,
@@ -29,36 +29,37 @@ typedef enum odd {
     BUCKETS,
     ACCUMULATE,
     HOOK,
-} odd;
+} ddp_difference;
 
 static oar_tensor *through(oar_tape *tape, oar_module *module, oar_tensor *x)
 {
     return x;
 }
 
-static const oar_module_class box_class = { .size = sizeof box_class,
-                                            .name = "box",
-                                            .forward = through };
+static const oar_module_class container_class = {
+    .size = sizeof container_class, .name = "box", .forward = through
+};
 
-static oar_status make_box(odd how, int is_odd, oar_module **box)
+static oar_status make_container(ddp_difference how, int is_odd,
+                                 oar_module **module)
 {
     int64_t wide = is_odd && how == SHAPE ? OUT + 1 : OUT;
     oar_dtype dtype = is_odd && how == DTYPE ? OAR_F64 : OAR_F32;
 
-    CHECK_OK(oar_module_create(&box_class, box));
-    CHECK_OK(oar_module_add_param(*box, "w",
+    CHECK_OK(oar_module_create(&container_class, module));
+    CHECK_OK(oar_module_add_param(*module, "w",
                                   oar_full(NULL, OAR_F32, OAR_SHAPE(IN), 1)));
     if (!is_odd || how != FEWER)
         CHECK_OK(
-            oar_module_add_param(*box, is_odd && how == NAME ? "c" : "b",
+            oar_module_add_param(*module, is_odd && how == NAME ? "c" : "b",
                                  oar_full(NULL, dtype, OAR_SHAPE(wide), 1)));
     if (is_odd && how == MORE)
         CHECK_OK(oar_module_add_param(
-            *box, "v", oar_full(NULL, OAR_F32, OAR_SHAPE(1), 1)));
+            *module, "v", oar_full(NULL, OAR_F32, OAR_SHAPE(1), 1)));
     if (is_odd && how == FROZEN)
-        CHECK_OK(oar_tensor_require_grad(oar_module_param(*box, 1), 0));
+        CHECK_OK(oar_tensor_require_grad(oar_module_param(*module, 1), 0));
     return oar_module_add_buffer(
-        *box, "seen",
+        *module, "seen",
         oar_full(NULL, OAR_F32, OAR_SHAPE(is_odd && how == BUFFER ? 5 : 4), 1));
 }
 
@@ -85,19 +86,19 @@ static const char *const expected[] = {
 
 static oar_status wrap_differently(oar_group *g, void *arg)
 {
-    const odd how = *(const odd *)arg;
+    const ddp_difference how = *(const ddp_difference *)arg;
     int is_odd = oar_group_rank(g) == 1;
     oar_ddp_opts o = oar_ddp_opts_init();
     oar_reduce_hook hook = oar_reduce_hook_init();
-    oar_module *box, *wrapped = NULL;
+    oar_module *module, *wrapped = NULL;
 
-    CHECK_OK(make_box(how, is_odd, &box));
+    CHECK_OK(make_container(how, is_odd, &module));
     o.weighted = is_odd && how == WEIGHTED;
     o.bucket_bytes = is_odd && how == BUCKETS ? 4096 : 0;
     o.accumulate = is_odd && how == ACCUMULATE ? 4 : 0;
     o.hook = is_odd && how == HOOK ? &hook : NULL;
-    CHECK(says(oar_ddp_wrap(box, g, &o, &wrapped), OAR_E_MISMATCH,
-               expected[how])); /* on every rank */
+    CHECK(fails_with(oar_ddp_wrap(module, g, &o, &wrapped), OAR_E_MISMATCH,
+                     expected[how])); /* on every rank */
     CHECK(wrapped == NULL);
     CHECK_OK(oar_barrier(g, NULL, NULL)); /* the group goes on */
     return OAR_OK;
@@ -105,7 +106,7 @@ static oar_status wrap_differently(oar_group *g, void *arg)
 
 static void what_differs_is_named_on_every_rank(void **state)
 {
-    for (odd how = NAME; how <= HOOK; how++)
+    for (ddp_difference how = NAME; how <= HOOK; how++)
         ranks_all(3, wrap_differently, &how);
 }
 
@@ -252,7 +253,7 @@ static oar_status run_canonical(oar_group *g, void *arg)
 static void canonical_bits_do_not_depend_on_backend_or_buckets(void **state)
 {
     static const size_t limits[] = { 0, 64, 5000 };
-    shared_bits *s = crew_page(sizeof *s);
+    shared_bits *s = shared_page(sizeof *s);
 
     for (int ranks = 3; ranks <= 4; ranks++) {
         s->known = 0;
@@ -265,7 +266,7 @@ static void canonical_bits_do_not_depend_on_backend_or_buckets(void **state)
                 s->known = 1;
             }
     }
-    crew_drop_page(s, sizeof *s);
+    shared_page_free(s, sizeof *s);
 }
 
 /* ---- when they come apart ------------------------------------------------ */
@@ -307,8 +308,9 @@ static oar_status found_by_default(oar_group *g, void *arg)
             bits[1] ^= 1;
         last = backward(net);
     }
-    CHECK(says(last, OAR_E_MISMATCH,
-               "parameter module.bias of rank 1 is not what it is on rank 0"));
+    CHECK(fails_with(
+        last, OAR_E_MISMATCH,
+        "parameter module.bias of rank 1 is not what it is on rank 0"));
     CHECK(passes == DEFAULT_RATE);
     CHECK_OK(oar_barrier(g, NULL, NULL));
     oar_module_release(net);
@@ -331,7 +333,8 @@ static oar_status never_looked_for(oar_group *g, void *arg)
         CHECK_OK(oar_tensor_fill(oar_module_param(net, 1), 9));
     for (int i = 0; i <= DEFAULT_RATE; i++)
         CHECK_OK(backward(net));
-    CHECK(says(oar_ddp_check_replicas(net), OAR_E_MISMATCH, "module.bias"));
+    CHECK(
+        fails_with(oar_ddp_check_replicas(net), OAR_E_MISMATCH, "module.bias"));
     oar_module_release(net);
     return OAR_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a wrapped module can be told: when to reduce, what counts how much, who
- * has run out of input, and whether the replicas are still the same. */
+/* The options of a wrapped module: when to reduce, weights of ranks, ranks that
+ * have run out of input, and the check that replicas are still the same. */
 #include "support/ranks.h"
 
 #include <math.h>
@@ -187,7 +187,7 @@ static void ranks_that_run_out_keep_the_others_going(void **state)
     ranks_all(3, run_out, NULL);
 }
 
-/* ---- parameters that nobody reaches -------------------------------------- */
+/* ---- parameters that no rank reaches ------------------------------------- */
 
 static oar_tensor *first_only(oar_tape *tape, oar_module *module, oar_tensor *x)
 {
@@ -280,7 +280,7 @@ static oar_status divergence(oar_group *g, void *arg)
     return OAR_OK;
 }
 
-static void replicas_that_come_apart_are_named(void **state)
+static void replicas_that_diverge_are_named(void **state)
 {
     ranks_all(3, divergence, NULL);
 }
@@ -385,7 +385,7 @@ static oar_status reordered(oar_group *g, void *arg)
     return OAR_OK;
 }
 
-static void buckets_are_cut_anew_once(void **state)
+static void buckets_are_rebuilt_once(void **state)
 {
     ranks_all(2, reordered, NULL);
 }
@@ -682,10 +682,10 @@ int main(void)
         cmocka_unit_test(batches_count_by_their_weight),
         cmocka_unit_test(ranks_that_run_out_keep_the_others_going),
         cmocka_unit_test(what_no_rank_reaches_is_named_and_left_alone),
-        cmocka_unit_test(replicas_that_come_apart_are_named),
+        cmocka_unit_test(replicas_that_diverge_are_named),
         cmocka_unit_test(
             replicas_are_compared_while_ranks_reach_different_parts),
-        cmocka_unit_test(buckets_are_cut_anew_once),
+        cmocka_unit_test(buckets_are_rebuilt_once),
         cmocka_unit_test(a_sharded_optimizer_steps_like_a_whole_one),
         cmocka_unit_test(pieces_of_all_ranks_are_all_parameters_once),
         cmocka_unit_test(a_hook_runs_before_a_sharded_step),

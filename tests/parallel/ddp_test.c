@@ -11,14 +11,14 @@
 
 enum { IN = 5, HIDDEN = 17, OUT = 3, BATCH = 24, STEPS = 20 };
 
-typedef struct recipe {
+typedef struct training_case {
     oar_dtype dtype;
     double momentum;
     size_t bucket_bytes;
     int buckets;      /* expected */
     double *expected; /* parameters after training, from one process */
     double tolerance;
-} recipe;
+} training_case;
 
 static double sample(int step, int row, int column)
 {
@@ -63,7 +63,8 @@ static oar_tensor *loss_of(oar_tape *tape, oar_module *net, oar_dtype dtype,
     return oar_cross_entropy(tape, oar_forward(tape, net, input), target);
 }
 
-static oar_status train(oar_module *net, const recipe *r, int part, int parts)
+static oar_status train(oar_module *net, const training_case *r, int part,
+                        int parts)
 {
     oar_sgd_opts o = oar_sgd_opts_init();
     oar_optim *sgd;
@@ -115,7 +116,7 @@ static oar_status same_everywhere(oar_group *g, const double *mine, int n)
 
 static oar_status train_rank(oar_group *g, void *arg)
 {
-    const recipe *r = arg;
+    const training_case *r = arg;
     oar_ddp_stats stats = oar_ddp_stats_init();
     oar_ddp_opts o = oar_ddp_opts_init();
     double mine[1024];
@@ -143,7 +144,8 @@ static void train_both_ways(oar_dtype dtype, double momentum,
                             size_t bucket_bytes, int buckets, double tolerance)
 {
     double expected[1024];
-    recipe r = { dtype, momentum, bucket_bytes, buckets, expected, tolerance };
+    training_case r = { dtype,   momentum, bucket_bytes,
+                        buckets, expected, tolerance };
     oar_module *net;
 
     assert_int_equal(make_mlp(dtype, 3, &net), OAR_OK);
@@ -193,7 +195,7 @@ static oar_status train_in_place(oar_group *g, void *arg)
     CHECK_OK(make_mlp(OAR_F32, 3, &net));
     CHECK_OK(oar_ddp_wrap(net, g, &o, &net));
     CHECK_OK(oar_tape_create(&tape));
-    for (int step = 0; step < 3; step++) { /* the first cuts buckets anew */
+    for (int step = 0; step < 3; step++) { /* the first makes new buckets */
         oar_tensor *loss = loss_of(tape, net, OAR_F32, step, oar_group_rank(g),
                                    oar_group_size(g));
         CHECK_OK(oar_backward(tape, loss));
@@ -321,7 +323,7 @@ static void a_parameter_unused_on_one_rank_counts_as_zero_there(void **state)
     ranks_all(3, unused_on_one_rank, NULL);
 }
 
-/* ---- gradients that somebody moved --------------------------------------- */
+/* ---- gradients that the user moved --------------------------------------- */
 
 /* One pass whose weight gradient is rank + 1 everywhere; gives the stats. The
  * input has a gradient too, so that backward always has a way. */
@@ -422,7 +424,7 @@ static oar_status unreached_and_moved(oar_group *g, void *arg)
     return OAR_OK;
 }
 
-static void an_unreached_gradient_without_a_home_comes_home(void **state)
+static void an_unreached_gradient_moves_back_into_its_bucket(void **state)
 {
     ranks_all(3, unreached_and_moved, NULL);
 }
@@ -505,7 +507,7 @@ int main(void)
         cmocka_unit_test(a_parameter_that_cannot_be_written_stops_every_rank),
         cmocka_unit_test(a_parameter_unused_on_one_rank_counts_as_zero_there),
         cmocka_unit_test(a_gradient_bound_elsewhere_is_copied_and_counted),
-        cmocka_unit_test(an_unreached_gradient_without_a_home_comes_home),
+        cmocka_unit_test(an_unreached_gradient_moves_back_into_its_bucket),
         cmocka_unit_test(bad_arguments_are_refused),
         cmocka_unit_test(every_failed_allocation_is_a_clean_error),
     };

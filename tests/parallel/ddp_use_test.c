@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A wrapped module in the hands of users: whatever order things are made, used
- * and dropped in, gradients are the mean or an error says why not. */
+/* Wrapped modules as users may use them: in whatever order things are made,
+ * used and dropped, gradients are the mean or an error says why not. */
 #include "support/ranks.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 #include <oarsong/oarsong.h>
 
-#include "support/says.h"
+#include "support/last_error.h"
 
 enum { IN = 3, OUT = 2, NUMBERS = IN * OUT };
 
@@ -266,7 +266,7 @@ static oar_status twice(oar_group *g, void *arg)
     CHECK_OK(oar_tape_create(&tape));
     loss = loss_of(tape, net, oar_group_rank(g));
     CHECK_OK(oar_backward(tape, loss));
-    CHECK(says(oar_backward(tape, loss), OAR_E_STATE, "a second time"));
+    CHECK(fails_with(oar_backward(tape, loss), OAR_E_STATE, "a second time"));
     CHECK_OK(grad_is(net, mean_rank(g)));
     oar_tape_destroy(tape);
     CHECK_OK(pass(net, 2 * oar_group_rank(g)));
@@ -345,7 +345,7 @@ static oar_status around(oar_group *g, void *arg)
     CHECK_OK(pass(two, rank));
     CHECK_OK(grad_is(inner, mean_rank(g)));
     oar_module_release(two);
-    CHECK_OK(pass(inner, rank)); /* nobody's any more */
+    CHECK_OK(pass(inner, rank)); /* not referenced any more */
     CHECK_OK(grad_is(inner, rank));
     oar_module_release(inner);
     return OAR_OK;
@@ -388,7 +388,7 @@ static oar_status evaluate(oar_group *g, void *arg)
     return OAR_OK;
 }
 
-static void a_forward_that_is_not_recorded_talks_to_nobody(void **state)
+static void a_forward_that_is_not_recorded_communicates_nothing(void **state)
 {
     ranks_all(2, evaluate, NULL);
 }
@@ -548,8 +548,8 @@ static oar_status frozen(oar_group *g, void *arg)
     CHECK(stats.reduced_bytes == 128 && stats.unused == 0);
     CHECK_OK(oar_module_freeze(oar_module_child(inner, 1), 0));
     CHECK_OK(oar_tape_create(&tape));
-    CHECK(says(oar_backward(tape, loss_of(tape, net, 1)), OAR_E_STATE,
-               "parameter module.b.weight was frozen"));
+    CHECK(fails_with(oar_backward(tape, loss_of(tape, net, 1)), OAR_E_STATE,
+                     "parameter module.b.weight was frozen"));
     oar_tape_destroy(tape);
     oar_module_release(net);
     oar_tensor_clear_grad(oar_module_param(inner, 0));
@@ -724,17 +724,17 @@ static void wrapping_twice_is_refused(void **state)
 
     OK(oar_group_create(NULL, 0, 1, NULL, &one));
     OK(make_net(one, NULL, &net));
-    assert_says(oar_ddp_wrap(oar_module_retain(net), one, NULL, &again),
-                OAR_E_STATE, "wrapped already");
+    assert_fails_with(oar_ddp_wrap(oar_module_retain(net), one, NULL, &again),
+                      OAR_E_STATE, "wrapped already");
     layer[0] = net;
     OK(oar_sequential_create(1, layer, &net));
-    assert_says(oar_ddp_wrap(net, one, NULL, &again), OAR_E_STATE,
-                "wrapped already");
+    assert_fails_with(oar_ddp_wrap(net, one, NULL, &again), OAR_E_STATE,
+                      "wrapped already");
     assert_null(again);
     oar_group_destroy(one);
 }
 
-static void nothing_is_said_without_a_place_for_it(void **state)
+static void nothing_is_written_without_a_place_for_it(void **state)
 {
     oar_ddp_opts o = oar_ddp_opts_init();
     oar_module *net = NULL, *plain = NULL;
@@ -796,14 +796,15 @@ static void a_users_class_may_be_called_ddp(void **state)
     int active;
 
     OK(make_same_name(&mine));
-    assert_says(oar_zero_create(mine, make_nothing, NULL, &zero), OAR_E_STATE,
-                "not wrapped with `sharded`");
-    assert_says(oar_ddp_no_sync_begin(mine), OAR_E_ARG, "not wrapped");
-    assert_says(oar_ddp_no_sync_end(mine), OAR_E_ARG, "not wrapped");
-    assert_says(oar_ddp_weigh(mine, 1), OAR_E_ARG, "not wrapped");
-    assert_says(oar_ddp_join(mine, 1, &active), OAR_E_ARG, "not wrapped");
-    assert_says(oar_ddp_read_stats(mine, &stats), OAR_E_ARG, "not wrapped");
-    assert_says(oar_ddp_check_replicas(mine), OAR_E_ARG, "not wrapped");
+    assert_fails_with(oar_zero_create(mine, make_nothing, NULL, &zero),
+                      OAR_E_STATE, "not wrapped with `sharded`");
+    assert_fails_with(oar_ddp_no_sync_begin(mine), OAR_E_ARG, "not wrapped");
+    assert_fails_with(oar_ddp_no_sync_end(mine), OAR_E_ARG, "not wrapped");
+    assert_fails_with(oar_ddp_weigh(mine, 1), OAR_E_ARG, "not wrapped");
+    assert_fails_with(oar_ddp_join(mine, 1, &active), OAR_E_ARG, "not wrapped");
+    assert_fails_with(oar_ddp_read_stats(mine, &stats), OAR_E_ARG,
+                      "not wrapped");
+    assert_fails_with(oar_ddp_check_replicas(mine), OAR_E_ARG, "not wrapped");
     oar_module_release(mine);
 }
 
@@ -834,7 +835,7 @@ int main(void)
         cmocka_unit_test(a_second_backward_is_refused_and_does_no_harm),
         cmocka_unit_test(a_backward_that_failed_leaves_the_next_alone),
         cmocka_unit_test(only_passes_through_a_wrapper_are_its_own),
-        cmocka_unit_test(a_forward_that_is_not_recorded_talks_to_nobody),
+        cmocka_unit_test(a_forward_that_is_not_recorded_communicates_nothing),
         cmocka_unit_test(a_wrapper_may_be_recomputed),
         cmocka_unit_test(what_is_recomputed_in_halves_is_reduced),
         cmocka_unit_test(a_weight_in_two_places_is_reduced_once),
@@ -845,7 +846,7 @@ int main(void)
         cmocka_unit_test(a_group_may_be_destroyed_before_its_wrapper),
         cmocka_unit_test(a_wrong_input_is_refused_and_the_next_is_right),
         cmocka_unit_test(wrapping_twice_is_refused),
-        cmocka_unit_test(nothing_is_said_without_a_place_for_it),
+        cmocka_unit_test(nothing_is_written_without_a_place_for_it),
         cmocka_unit_test(a_users_class_may_be_called_ddp),
         cmocka_unit_test(a_users_class_called_ddp_may_be_wrapped),
     };

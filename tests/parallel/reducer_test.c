@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arrays of one's own, averaged while they are made. */
+/* The reducer: the caller's own arrays, averaged while they are being made. */
 #include "support/ranks.h"
 
 #include <math.h>
@@ -50,14 +50,14 @@ static oar_status is_mean(oar_span is, oar_group *g, int pass, int array,
 
 /* ---- in any order, in any buckets ---------------------------------------- */
 
-typedef struct plan {
+typedef struct reducer_case {
     size_t bucket_bytes;
     int reorder, owned; /* owned: array 1 is the caller's own memory */
-} plan;
+} reducer_case;
 
 static oar_status run_passes(oar_group *g, void *arg)
 {
-    const plan *p = arg;
+    const reducer_case *p = arg;
     int rank = oar_group_rank(g);
     float own[1000];
     oar_span array[ARRAYS];
@@ -96,7 +96,7 @@ static oar_status run_passes(oar_group *g, void *arg)
 
 static void arrays_become_their_mean_in_any_order(void **state)
 {
-    static plan plans[] = {
+    static reducer_case plans[] = {
         { 0, 0, 0 }, { SIZE_MAX, 0, 1 }, { 64, 0, 1 }, { 64, 1, 0 }, { 0, 1, 1 }
     };
 
@@ -247,27 +247,27 @@ static void ranks_count_by_their_weights(void **state)
 
 /* ---- hooks --------------------------------------------------------------- */
 
-typedef struct tally {
+typedef struct hook_counts {
     int started, finished, forgotten;
-} tally;
+} hook_counts;
 
 static oar_status count_start(void *arg, oar_group *group,
                               const oar_bucket *bucket, oar_work **work)
 {
-    ((tally *)arg)->started++;
+    ((hook_counts *)arg)->started++;
     return oar_all_reduce(group, bucket->data, OAR_AVG, NULL, work);
 }
 
 static oar_status count_finish(void *arg, oar_group *group,
                                const oar_bucket *bucket)
 {
-    ((tally *)arg)->finished++;
+    ((hook_counts *)arg)->finished++;
     return OAR_OK;
 }
 
 static void count_forget(void *arg, int for_good)
 {
-    ((tally *)arg)->forgotten += for_good;
+    ((hook_counts *)arg)->forgotten += for_good;
 }
 
 static oar_status with_hook(oar_group *g, oar_reduce_hook *hook,
@@ -303,7 +303,7 @@ static oar_status with_hook(oar_group *g, oar_reduce_hook *hook,
 static oar_status all_hooks(oar_group *g, void *arg)
 {
     oar_reduce_hook hook = oar_reduce_hook_init();
-    tally t = { 0, 0, 0 };
+    hook_counts t = { 0, 0, 0 };
 
     hook.arg = &t;
     hook.start = count_start;
@@ -413,22 +413,21 @@ static void power_sgd_loses_nothing_in_the_long_run(void **state)
 /* ---- ranks that differ --------------------------------------------------- */
 
 /* What rank 1 makes otherwise than the others, and what all are told. */
-typedef struct other_row {
+typedef struct differing_arrays {
     const char *says;
     int arrays;
     size_t counts[3];
     oar_dtype dtype;
     const char *names[3]; /* of all three, or none */
     size_t bucket_bytes;
-} other_row;
+} differing_arrays;
 
-static const other_row ours = {
-    "", 3, { 100, 200, 100 }, OAR_F32, { 0 }, 4096
-};
-static const other_row named = {
+static const differing_arrays ours = { "",      3,     { 100, 200, 100 },
+                                       OAR_F32, { 0 }, 4096 };
+static const differing_arrays named = {
     "", 3, { 100, 200, 100 }, OAR_F32, { "a", "b", "c" }, 4096
 };
-static const other_row others[] = {
+static const differing_arrays others[] = {
     { "number 0 is 100 f32 on rank 0 and 200 f32 on rank 1",
       3,
       { 200, 100, 100 },
@@ -467,7 +466,8 @@ static const other_row others[] = {
       8192 },
 };
 
-static oar_status make_row(oar_group *g, const other_row *row, oar_reducer **r)
+static oar_status make_row(oar_group *g, const differing_arrays *row,
+                           oar_reducer **r)
 {
     oar_span array[3];
     oar_reducer_opts o = oar_reducer_opts_init();
@@ -482,7 +482,8 @@ static oar_status make_row(oar_group *g, const other_row *row, oar_reducer **r)
 static oar_status differ(oar_group *g, void *arg)
 {
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        const other_row *all = others[i].names[0] != NULL ? &named : &ours;
+        const differing_arrays *all =
+            others[i].names[0] != NULL ? &named : &ours;
         oar_reducer *r = NULL;
 
         CHECK(make_row(g, oar_group_rank(g) == 1 ? &others[i] : all, &r) ==

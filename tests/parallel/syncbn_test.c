@@ -11,7 +11,7 @@
 enum { CHANNELS = 3, MOST = 20, INNER = 4 };
 
 /* Which rows of the joined batch a rank has: rank r has `rows[r]`. */
-typedef struct deal {
+typedef struct batch_case {
     int rows[4];
     double offset;   /* added to all numbers */
     double momentum; /* below 0: cumulative average */
@@ -19,21 +19,22 @@ typedef struct deal {
     int no_affine, no_input_grad, eval;
     oar_dtype dtype;
     double tolerance;
-} deal;
+} batch_case;
 
 static double number(int row, int channel, int inner)
 {
     return sin(row * 1.7 + channel * 2.3 + inner * 0.9) + channel * 0.25;
 }
 
-static oar_shape shape_of(const deal *d, int rows)
+static oar_shape shape_of(const batch_case *d, int rows)
 {
     return d->dims == 1   ? OAR_SHAPE(rows, CHANNELS, INNER)
            : d->dims == 2 ? OAR_SHAPE(rows, CHANNELS, 2, INNER / 2)
                           : OAR_SHAPE(rows, CHANNELS, 1, 2, INNER / 2);
 }
 
-static oar_tensor *batch(oar_tape *tape, const deal *d, int first, int rows)
+static oar_tensor *batch(oar_tape *tape, const batch_case *d, int first,
+                         int rows)
 {
     double x[MOST * CHANNELS * INNER];
     oar_tensor *made = oar_empty(NULL, d->dtype, shape_of(d, rows));
@@ -48,10 +49,10 @@ static oar_tensor *batch(oar_tape *tape, const deal *d, int first, int rows)
 }
 
 /* What a layer makes of a batch: result, gradients, running statistics. */
-typedef struct outcome {
+typedef struct batch_norm_result {
     double y[MOST * CHANNELS * INNER], dx[MOST * CHANNELS * INNER];
     double weight[CHANNELS], bias[CHANNELS], mean[CHANNELS], var[CHANNELS];
-} outcome;
+} batch_norm_result;
 
 /* The loss weighs every number differently, so that no gradient is zero. */
 static oar_tensor *loss_of(oar_tape *tape, oar_tensor *y, int first, int rows)
@@ -69,8 +70,8 @@ static oar_tensor *loss_of(oar_tape *tape, oar_tensor *y, int first, int rows)
     return oar_sum(tape, oar_mul(tape, y, weights));
 }
 
-static oar_status run(oar_module *layer, const deal *d, int first, int rows,
-                      outcome *o)
+static oar_status run(oar_module *layer, const batch_case *d, int first,
+                      int rows, batch_norm_result *o)
 {
     oar_tensor *x = batch(NULL, d, first, rows), *y;
     oar_tape *tape;
@@ -105,7 +106,7 @@ static oar_status run(oar_module *layer, const deal *d, int first, int rows,
     return OAR_OK;
 }
 
-static oar_batch_norm_opts opts_of(const deal *d)
+static oar_batch_norm_opts opts_of(const batch_case *d)
 {
     oar_batch_norm_opts o = oar_batch_norm_opts_init();
 
@@ -125,11 +126,11 @@ static int near(const double *a, const double *b, int n, double tolerance)
 
 static oar_status as_joined(oar_group *g, void *arg)
 {
-    const deal *d = arg;
+    const batch_case *d = arg;
     int rank = oar_group_rank(g), first = 0, all = 0;
     int width = CHANNELS * INNER;
     oar_batch_norm_opts o = opts_of(d);
-    outcome *mine = malloc(2 * sizeof *mine), *whole = mine + 1;
+    batch_norm_result *mine = malloc(2 * sizeof *mine), *whole = mine + 1;
     oar_module *synced, *plain;
 
     CHECK(mine != NULL);
@@ -159,7 +160,7 @@ static oar_status as_joined(oar_group *g, void *arg)
 
 static void uneven_batches_are_normed_as_one(void **state)
 {
-    static deal deals[] = {
+    static batch_case deals[] = {
         { { 5, 2, 7 }, 0, 0.1, 2, 0, 0, 0, OAR_F64, 1e-12 },
         { { 4, 0, 1 }, 0, 0.3, 1, 0, 0, 0, OAR_F64, 1e-12 },
         { { 1, 1, 1 }, 0, -1, 3, 0, 0, 0, OAR_F64, 1e-12 },
@@ -177,8 +178,12 @@ static void uneven_batches_are_normed_as_one(void **state)
 
 static void large_means_leave_no_negative_variance(void **state)
 {
-    static deal far = { { 5, 2, 7 }, 1e7, 0.1, 2, 0, 0, 0, OAR_F64, 1e-6 };
-    static deal far32 = { { 5, 2, 7 }, 1e4, 0.1, 2, 0, 0, 0, OAR_F32, 2e-2 };
+    static batch_case far = {
+        { 5, 2, 7 }, 1e7, 0.1, 2, 0, 0, 0, OAR_F64, 1e-6
+    };
+    static batch_case far32 = {
+        { 5, 2, 7 }, 1e4, 0.1, 2, 0, 0, 0, OAR_F32, 2e-2
+    };
 
     ranks_all(3, as_joined, &far);
     ranks_all(3, as_joined, &far32);
@@ -284,7 +289,7 @@ static void a_users_class_called_batch_norm_is_left_alone(void **state)
     oar_group_destroy(one);
 }
 
-static void merging_with_nobody_is_plain(void **state)
+static void one_rank_alone_is_a_plain_batch_norm(void **state)
 {
     float a[24], b[24];
     oar_tensor *x = oar_uniform(NULL, OAR_F32, OAR_SHAPE(4, 2, 3), 5, -1, 1);
@@ -324,7 +329,7 @@ int main(void)
         cmocka_unit_test(the_numbers_are_known),
         cmocka_unit_test(batch_norms_of_a_tree_are_converted_in_place),
         cmocka_unit_test(a_users_class_called_batch_norm_is_left_alone),
-        cmocka_unit_test(merging_with_nobody_is_plain),
+        cmocka_unit_test(one_rank_alone_is_a_plain_batch_norm),
         cmocka_unit_test(bad_arguments_are_refused),
     };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What docs/algorithms.md promises of each algorithm: bytes sent by each rank,
+/* What docs/algorithms.md says of each algorithm: bytes sent by each rank,
  * rounds and sync points; and which one is chosen. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +13,7 @@
 #include <oarsong/memory.h>
 
 #include "plan/planners.h"
+#include "support/leak_check.h"
 #include "support/plans.h"
 
 enum { MAX_RANKS = 33 };
@@ -261,8 +262,11 @@ static void check_formula(size_t i, int n, int setting)
                                   a->kind != OAR_COLL_ALL_TO_ALL,
                         .seed = (uint64_t)n };
     symbolic_op op = plans_make(a, n, 130, v);
-    symbolic_counts did = count_once(&op);
+    symbolic_counts did;
 
+    if (!plans_may_run(&op))
+        return;
+    did = count_once(&op);
     for (int r = 0; r < n; r++) {
         size_t words = op.req.mean || (op.req.weighted && a->canonical)
                            ? (size_t)n - 1
@@ -298,7 +302,8 @@ static void no_algorithm_is_without_a_formula(void **state)
             found |= strcmp(a->name, formulas[i].name) == 0 &&
                      a->kind == formulas[i].kind;
         if (!found)
-            fail_msg("%s %s", a->name, oar_coll_name(a->kind));
+            fail_msg("%s %s has no row in formulas", a->name,
+                     oar_coll_name(a->kind));
     }
 }
 
@@ -524,18 +529,10 @@ static void unknown_names_are_refused_with_the_list(void **state)
 
 /* ---- making -------------------------------------------------------------- */
 
-static uint64_t live(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    assert_int_equal(oar_memory_read(&stats), OAR_OK);
-    return stats.live;
-}
-
 static void a_plan_without_memory_is_no_plan_and_leaks_nothing(void **state)
 {
     static const int hosts[] = { 0, 0, 1, 1, 1, 2, 2 };
-    uint64_t before = live();
+    uint64_t before = memory_now().live;
 
     for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++) {
         symbolic_op op = plans_make(a, 7, 60, (plans_variant){ 0 });
@@ -548,12 +545,12 @@ static void a_plan_without_memory_is_no_plan_and_leaks_nothing(void **state)
             if (oari_plan_make(a->name, a->plan, &op.req, &plan) == OAR_OK)
                 break;
             assert_int_equal(oar_last_error()->status, OAR_E_NOMEM);
-            assert_int_equal(live(), before);
+            assert_int_equal(memory_now().live, before);
         }
         oar_memory_fail_after(0);
         oari_plan_clear(&plan);
         assert_true(failures > 0);
-        assert_int_equal(live(), before);
+        assert_int_equal(memory_now().live, before);
     }
 }
 

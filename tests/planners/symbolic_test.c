@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every planner, for all ranks at once, without a network: each element of each
- * output is what it should be, each contribution is in it once, in the order of
- * ranks where that is promised, whatever order the ranks run in. The rules are
+ * output is what it should be and has each contribution once, in the order of
+ * ranks where that is promised, in whatever order the ranks run. The rules are
  * in symbolic.h. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -9,7 +9,7 @@ enum { GUARD_BYTE = 0xa5, ALIGN = 64 };
 
 /* ---- memory -------------------------------------------------------------- */
 
-static oar_status from_arena(soak *k, int which, size_t whole, area *a)
+static oar_status from_arena(soak *k, int which, size_t whole, soak_buffer *a)
 {
     a->data = k->arena[which] + k->used[which];
     k->used[which] += whole;
@@ -17,7 +17,8 @@ static oar_status from_arena(soak *k, int which, size_t whole, area *a)
 }
 
 /* From an arena as long as it has room; else memory of its own. */
-static oar_status take_block(soak *k, uint64_t choice, size_t whole, area *a)
+static oar_status take_block(soak *k, uint64_t choice, size_t whole,
+                             soak_buffer *a)
 {
     int which = (int)(choice & 1);
 
@@ -35,15 +36,15 @@ static oar_status take_block(soak *k, uint64_t choice, size_t whole, area *a)
 }
 
 /* A buffer at an odd place, but on a boundary of its elements. */
-static oar_status take(soak *k, task *t, int which, size_t bytes)
+static oar_status take(soak *k, soak_op *t, int which, size_t bytes)
 {
-    area *a = &t->area[which];
+    soak_buffer *a = &t->area[which];
     uint64_t choice = own_draw(k, t->op, 60 + which);
     size_t odd = (choice >> 8) % 4 * oar_dtype_size(t->dtype);
     size_t whole = (bytes + odd + 2 * SOAK_GUARD + ALIGN - 1) / ALIGN * ALIGN;
 
     if (take_block(k, choice, whole, a) != OAR_OK)
-        return task_fail(k, t, "no memory for a buffer of %zu bytes", bytes);
+        return op_fail(k, t, "no memory for a buffer of %zu bytes", bytes);
     a->data += odd;
     memset(a->data, GUARD_BYTE, SOAK_GUARD);
     memset(a->data + SOAK_GUARD + bytes, GUARD_BYTE, SOAK_GUARD);
@@ -52,13 +53,13 @@ static oar_status take(soak *k, task *t, int which, size_t bytes)
     return OAR_OK;
 }
 
-int layout_guards_hold(const task *t)
+int layout_guards_hold(const soak_op *t)
 {
     unsigned char guard[SOAK_GUARD];
 
     memset(guard, GUARD_BYTE, sizeof guard);
     for (int i = 0; i < 2; i++) {
-        const area *a = &t->area[i];
+        const soak_buffer *a = &t->area[i];
         if (a->data != NULL &&
             (memcmp(a->data - SOAK_GUARD, guard, SOAK_GUARD) != 0 ||
              memcmp(a->data + a->bytes, guard, SOAK_GUARD) != 0))
@@ -78,7 +79,7 @@ size_t layout_start(const size_t *counts, int rank)
     return sum;
 }
 
-size_t layout_between(const soak *k, const task *t, int from, int to)
+size_t layout_between(const soak *k, const soak_op *t, int from, int to)
 {
     uint64_t pair = (uint64_t)(from * SOAK_RANKS + to);
 
@@ -87,7 +88,7 @@ size_t layout_between(const soak *k, const task *t, int from, int to)
     return t->count * (mix(draw(k, t->op, 50), pair) % 4) / 3;
 }
 
-static size_t part(const soak *k, const task *t, int rank)
+static size_t part(const soak *k, const soak_op *t, int rank)
 {
     switch (t->kind) {
     case K_GATHER_V:
@@ -99,7 +100,7 @@ static size_t part(const soak *k, const task *t, int rank)
     }
 }
 
-static void set_counts(const soak *k, task *t)
+static void set_counts(const soak *k, soak_op *t)
 {
     int me = t->c->rank;
 
@@ -113,7 +114,7 @@ static void set_counts(const soak *k, task *t)
     }
 }
 
-size_t layout_bytes(const soak *k, const task *t, int rank)
+size_t layout_bytes(const soak *k, const soak_op *t, int rank)
 {
     size_t most = t->count < 4096 ? t->count : 4096;
 
@@ -123,9 +124,9 @@ size_t layout_bytes(const soak *k, const task *t, int rank)
 /* ---- buffers ------------------------------------------------------------- */
 
 /* Elements of input and output on this rank. */
-static void sizes(const soak *k, const task *t, size_t *in, size_t *out)
+static void sizes(const soak *k, const soak_op *t, size_t *in, size_t *out)
 {
-    const crowd *c = t->c;
+    const soak_group *c = t->c;
     size_t all_in = layout_start(t->in_counts, c->size);
     size_t all_out = layout_start(t->out_counts, c->size);
     int is_root = c->rank == t->root;
@@ -168,7 +169,7 @@ static void sizes(const soak *k, const task *t, size_t *in, size_t *out)
 }
 
 /* Where the smaller buffer lies in the larger, in elements. */
-static size_t own_start(const task *t)
+static size_t own_start(const soak_op *t)
 {
     switch (t->kind) {
     case K_BROADCAST:
@@ -178,7 +179,7 @@ static size_t own_start(const task *t)
     }
 }
 
-static oar_status make_in_place(soak *k, task *t, size_t in, size_t out)
+static oar_status make_in_place(soak *k, soak_op *t, size_t in, size_t out)
 {
     size_t size = oar_dtype_size(t->dtype);
     size_t larger = in > out ? in : out;
@@ -192,7 +193,7 @@ static oar_status make_in_place(soak *k, task *t, size_t in, size_t out)
     return OAR_OK;
 }
 
-oar_status layout_make(soak *k, task *t)
+oar_status layout_make(soak *k, soak_op *t)
 {
     size_t size = oar_dtype_size(t->dtype), in, out;
 

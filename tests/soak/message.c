@@ -13,17 +13,17 @@
 enum { SHARED_TAG = 5, FAN_COUNT = 300 };
 static const int64_t fan_tag = 1ll << 31;
 
-static int any_source(const soak *k, const task *t)
+static int any_source(const soak *k, const soak_op *t)
 {
     return t->tag != SHARED_TAG && own_draw(k, t->op, 20) % 3 == 0;
 }
 
-static int any_tag(const soak *k, const task *t)
+static int any_tag(const soak *k, const soak_op *t)
 {
     return !any_source(k, t) && own_draw(k, t->op, 21) % 5 == 0;
 }
 
-static oar_status post_one(soak *k, task *t, oar_work **w)
+static oar_status post_one(soak *k, soak_op *t, oar_work **w)
 {
     oar_group *g = t->c->group;
     int me = t->c->rank;
@@ -42,7 +42,7 @@ static oar_status post_one(soak *k, task *t, oar_work **w)
                     any_tag(k, t) ? OAR_ANY_TAG : t->tag, &t->opts, w);
 }
 
-oar_status message_post(soak *k, task *t, oar_work **work)
+oar_status message_post(soak *k, soak_op *t, oar_work **work)
 {
     int size = t->c->size, me = t->c->rank;
 
@@ -52,17 +52,17 @@ oar_status message_post(soak *k, task *t, oar_work **work)
                         (me + size - t->to) % size, t->tag, &t->opts, work);
 }
 
-static oar_status check_envelope(const soak *k, const task *t,
+static oar_status check_envelope(const soak *k, const soak_op *t,
                                  const oar_message *m)
 {
     if (m->source == t->root && m->tag == t->tag &&
         m->bytes == t->count * oar_dtype_size(t->dtype))
         return OAR_OK;
-    return task_fail(k, t, "came as %zu bytes from %d with tag %lld", m->bytes,
-                     m->source, (long long)m->tag);
+    return op_fail(k, t, "came as %zu bytes from %d with tag %lld", m->bytes,
+                   m->source, (long long)m->tag);
 }
 
-oar_status message_check(soak *k, const task *t)
+oar_status message_check(soak *k, const soak_op *t)
 {
     int size = t->c->size, me = t->c->rank;
     int from = t->kind == K_SENDRECV ? (me + size - t->to) % size : t->root;
@@ -75,12 +75,12 @@ oar_status message_check(soak *k, const task *t)
     at = value_find_wrong(k, t, from, 0, t->count, t->out.data);
     if (at == t->count)
         return OAR_OK;
-    return task_fail(k, t, "element %zu of the message is wrong", at);
+    return op_fail(k, t, "element %zu of the message is wrong", at);
 }
 
 /* ---- looking first ------------------------------------------------------- */
 
-oar_status message_probe(soak *k, task *t)
+oar_status message_probe(soak *k, soak_op *t)
 {
     oar_group *g = t->c->group;
     int me = t->c->rank, source = any_source(k, t) ? OAR_ANY_SOURCE : t->root;
@@ -113,13 +113,13 @@ typedef struct fan {
     unsigned char data[SOAK_RANKS * SOAK_FAN][FAN_COUNT * 8];
 } fan;
 
-static size_t fan_count(const task *t)
+static size_t fan_count(const soak_op *t)
 {
     return t->count % FAN_COUNT;
 }
 
 /* The i-th message of a rank has its inputs from i * FAN_COUNT on. */
-static oar_status fan_send(soak *k, task *t)
+static oar_status fan_send(soak *k, soak_op *t)
 {
     unsigned char data[FAN_COUNT * 8];
     size_t count = fan_count(t);
@@ -138,7 +138,7 @@ static oar_status fan_send(soak *k, task *t)
 
 /* Receives are matched in the order they were posted, so each rank's messages
  * lie in the order it sent them. */
-static oar_status fan_check(soak *k, const task *t, const fan *f, int n)
+static oar_status fan_check(soak *k, const soak_op *t, const fan *f, int n)
 {
     size_t next[SOAK_RANKS] = { 0 }, count = fan_count(t);
 
@@ -146,11 +146,11 @@ static oar_status fan_check(soak *k, const task *t, const fan *f, int n)
         int from = f->message[i].source;
         size_t start;
         if (from < 0 || from >= t->c->size || next[from] == SOAK_FAN)
-            return task_fail(k, t, "message %d of a fan is from %d", i, from);
+            return op_fail(k, t, "message %d of a fan is from %d", i, from);
         start = next[from]++ * FAN_COUNT;
         if (value_find_wrong(k, t, from, start, count, f->data[i]) != count)
-            return task_fail(k, t, "message %d of a fan, from %d, is wrong", i,
-                             from);
+            return op_fail(k, t, "message %d of a fan, from %d, is wrong", i,
+                           from);
     }
     return OAR_OK;
 }
@@ -169,7 +169,7 @@ static oar_status fan_wait(const fan *f, int n, int backwards)
     return first;
 }
 
-static oar_status fan_receive(soak *k, task *t, fan *f)
+static oar_status fan_receive(soak *k, soak_op *t, fan *f)
 {
     int n = (t->c->size - 1) * SOAK_FAN;
     oar_status status = OAR_OK, waited;
@@ -189,7 +189,7 @@ static oar_status fan_receive(soak *k, task *t, fan *f)
     return status == OAR_OK ? fan_check(k, t, f, n) : status;
 }
 
-oar_status message_fan(soak *k, task *t)
+oar_status message_fan(soak *k, soak_op *t)
 {
     oar_status status;
     fan *f;

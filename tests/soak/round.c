@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* round: the program, a few operations at a time.
  *
- * Nothing can lock up if the library is right: all ranks post in one order, so
+ * Nothing can deadlock if the library is right: all ranks post in one order, so
  * the earliest operation that is not done has been posted, or is about to be,
- * by everybody in it. */
+ * by all of its ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,23 +13,23 @@
 
 enum { TIMES = 3, BATCH = 5, CHANGES = 60 /* rounds between new groups */ };
 
-static const crowd *pick_crowd(const soak *k, uint64_t op)
+static const soak_group *pick_group(const soak *k, uint64_t op)
 {
-    const crowd *c = &k->slot[draw(k, op, 1) % SOAK_SLOTS];
+    const soak_group *c = &k->slot[draw(k, op, 1) % SOAK_SLOTS];
 
     return c->exists ? c : &k->slot[0];
 }
 
 /* ---- several in flight --------------------------------------------------- */
 
-static oar_status waited(soak *k, task *t, oar_status status)
+static oar_status waited(soak *k, soak_op *t, oar_status status)
 {
     return status == OAR_OK
                ? OAR_OK
-               : task_fail(k, t, "waiting: %s", oar_status_name(status));
+               : op_fail(k, t, "waiting: %s", oar_status_name(status));
 }
 
-static oar_status wait_for(soak *k, task *t)
+static oar_status wait_for(soak *k, soak_op *t)
 {
     int done = 0;
     oar_status status;
@@ -44,7 +44,7 @@ static oar_status wait_for(soak *k, task *t)
     return waited(k, t, oar_work_wait(t->work));
 }
 
-static oar_status wait_any(soak *k, task *t, int n)
+static oar_status wait_any(soak *k, soak_op *t, int n)
 {
     oar_work *work[SOAK_FLIGHT];
     oar_status status;
@@ -62,7 +62,7 @@ static oar_status wait_any(soak *k, task *t, int n)
     }
 }
 
-static oar_status wait_all(soak *k, task *t, int n)
+static oar_status wait_all(soak *k, soak_op *t, int n)
 {
     oar_work *work[SOAK_FLIGHT];
 
@@ -72,7 +72,7 @@ static oar_status wait_all(soak *k, task *t, int n)
 }
 
 /* In an order of its own on each rank. */
-static oar_status wait_in_some_order(soak *k, task *t, int n)
+static oar_status wait_in_some_order(soak *k, soak_op *t, int n)
 {
     static const int step[] = { 1, 1, 1, 2, 3, 2, 5 }; /* prime to n */
     int at = (int)(own_draw(k, t->op, 43) % (uint64_t)n);
@@ -83,7 +83,7 @@ static oar_status wait_in_some_order(soak *k, task *t, int n)
     return OAR_OK;
 }
 
-static oar_status wait_for_flight(soak *k, task *t, int n)
+static oar_status wait_for_flight(soak *k, soak_op *t, int n)
 {
     switch (own_draw(k, t->op, 44) % 4) {
     case 0: return wait_any(k, t, n);
@@ -92,21 +92,21 @@ static oar_status wait_for_flight(soak *k, task *t, int n)
     }
 }
 
-static oar_status check_and_drop(soak *k, task *t, int n)
+static oar_status check_and_drop(soak *k, soak_op *t, int n)
 {
     oar_status status = OAR_OK;
 
     for (int i = 0; i < n; i++) {
         if (status == OAR_OK)
-            status = task_check(k, &t[i]);
+            status = op_check(k, &t[i]);
         if (t[i].kind == K_BROADCAST_BYTES && t[i].given == t[i].in.data)
             t[i].given = NULL; /* was not given */
-        task_drop(&t[i]);
+        op_free(&t[i]);
     }
     return status;
 }
 
-static int blocks(const soak *k, const task *t)
+static int blocks(const soak *k, const soak_op *t)
 {
     return !kind_is_plain(t->kind, 1) && t->kind < K_BROADCAST_BYTES
                ? 1
@@ -115,20 +115,20 @@ static int blocks(const soak *k, const task *t)
 
 static oar_status fly(soak *k)
 {
-    task t[SOAK_FLIGHT];
+    soak_op t[SOAK_FLIGHT];
     uint64_t first = k->op;
     int n = 1 + (int)(draw(k, first, 40) % SOAK_FLIGHT);
     oar_status status = OAR_OK;
     int made = 0;
 
     while (made < n && status == OAR_OK) {
-        task *one = &t[made++];
+        soak_op *one = &t[made++];
         uint64_t op = k->op++;
-        status = task_make(k, one, pick_crowd(k, op), op, 0);
+        status = op_make(k, one, pick_group(k, op), op, 0);
         if (status != OAR_OK)
             break;
-        task_fill(k, one, op);
-        status = task_post(k, one, blocks(k, one) ? NULL : &one->work);
+        op_fill(k, one, op);
+        status = op_post(k, one, blocks(k, one) ? NULL : &one->work);
     }
     if (status == OAR_OK)
         status = wait_for_flight(k, t, n);
@@ -139,7 +139,7 @@ static oar_status fly(soak *k)
 
 /* ---- as one -------------------------------------------------------------- */
 
-static oar_status end_batch(soak *k, task *t)
+static oar_status end_batch(soak *k, soak_op *t)
 {
     oar_work *work = NULL;
     oar_status status;
@@ -154,18 +154,18 @@ static oar_status end_batch(soak *k, task *t)
 
 static oar_status batch(soak *k)
 {
-    const crowd *c = pick_crowd(k, k->op);
+    const soak_group *c = pick_group(k, k->op);
     int n = 1 + (int)(draw(k, k->op, 40) % BATCH);
-    task t[BATCH];
+    soak_op t[BATCH];
 
     if (c->group != NULL && oar_batch_begin(c->group) != OAR_OK)
-        return task_fail(k, NULL, "begin a batch");
+        return op_fail(k, NULL, "begin a batch");
     for (int i = 0; i < n; i++) {
         uint64_t op = k->op++;
-        if (task_make(k, &t[i], c, op, 1) != OAR_OK)
+        if (op_make(k, &t[i], c, op, 1) != OAR_OK)
             return OAR_E_INTERNAL;
-        task_fill(k, &t[i], op);
-        if (task_post(k, &t[i], NULL) != OAR_OK)
+        op_fill(k, &t[i], op);
+        if (op_post(k, &t[i], NULL) != OAR_OK)
             return OAR_E_INTERNAL;
     }
     if (c->group != NULL && end_batch(k, t) != OAR_OK)
@@ -175,43 +175,43 @@ static oar_status batch(soak *k)
 
 /* ---- prepared ------------------------------------------------------------ */
 
-static oar_status start_once(soak *k, task *t)
+static oar_status start_once(soak *k, soak_op *t)
 {
-    task_fill(k, t, k->op++);
+    op_fill(k, t, k->op++);
     if (t->work == NULL) /* a message of others, or a group of others */
         return OAR_OK;
     if (waited(k, t, oar_work_start(t->work)) != OAR_OK ||
         waited(k, t, oar_work_wait(t->work)) != OAR_OK)
         return OAR_E_INTERNAL;
-    return task_check(k, t);
+    return op_check(k, t);
 }
 
-static oar_status prepare(soak *k, task *t, const crowd *c)
+static oar_status prepare(soak *k, soak_op *t, const soak_group *c)
 {
-    if (task_make(k, t, c, k->op, 2) != OAR_OK)
+    if (op_make(k, t, c, k->op, 2) != OAR_OK)
         return OAR_E_INTERNAL;
     if (t->kind == K_MESSAGE && t->root == t->to)
         return OAR_OK; /* to oneself is two operations */
     t->opts.prepare = 1;
-    return task_post(k, t, &t->work);
+    return op_post(k, t, &t->work);
 }
 
 static oar_status prepared(soak *k)
 {
-    const crowd *c = pick_crowd(k, k->op);
-    task t;
+    const soak_group *c = pick_group(k, k->op);
+    soak_op t;
 
     if (prepare(k, &t, c) != OAR_OK)
         return OAR_E_INTERNAL;
     for (int i = 0; i < TIMES; i++)
         if (start_once(k, &t) != OAR_OK)
             return OAR_E_INTERNAL;
-    task_drop(&t);
+    op_free(&t);
     return OAR_OK;
 }
 
 /* One that stays with its group, in memory of its own. */
-static oar_status make_kept(soak *k, crowd *c)
+static oar_status make_kept(soak *k, soak_group *c)
 {
     oar_status status;
 
@@ -224,7 +224,7 @@ static oar_status make_kept(soak *k, crowd *c)
 
 static oar_status kept(soak *k)
 {
-    crowd *c = &k->slot[draw(k, k->op, 1) % SOAK_SLOTS];
+    soak_group *c = &k->slot[draw(k, k->op, 1) % SOAK_SLOTS];
 
     if (!c->exists)
         c = &k->slot[0];
@@ -239,7 +239,7 @@ static oar_status play_round(soak *k, uint64_t round)
 {
     k->used[0] = k->used[1] = 0;
     if (round % CHANGES == 1 || round < SOAK_SLOTS)
-        if (crowd_change(k) != OAR_OK)
+        if (group_change(k) != OAR_OK)
             return OAR_E_INTERNAL;
     switch (draw(k, k->op, 0) % 10) {
     case 0: return batch(k);
@@ -251,21 +251,21 @@ static oar_status play_round(soak *k, uint64_t round)
 
 /* What is held when only the world is left. As threads, one rank measures for
  * all. */
-static oar_status measure(soak *k, holdings *h)
+static oar_status measure(soak *k, soak_resources *h)
 {
     int is_one = strcmp(k->s->backend, "sim") != 0 || k->rank == 0;
 
-    crowd_close_all(k);
+    group_close_all(k);
     for (int i = 0; i < 2; i++) {
         if (oar_barrier(k->slot[0].group, NULL, NULL) != OAR_OK)
-            return task_fail(k, NULL, "barrier to measure");
+            return op_fail(k, NULL, "barrier to measure");
         if (i == 0 && is_one)
-            *h = holdings_take();
+            *h = resources_read();
     }
     return OAR_OK;
 }
 
-static void say_progress(const soak *k, const holdings *h)
+static void say_progress(const soak *k, const soak_resources *h)
 {
     static struct timespec began;
     struct timespec now;
@@ -285,33 +285,34 @@ static void say_progress(const soak *k, const holdings *h)
     fflush(stdout);
 }
 
-static oar_status judge(const soak *k)
+static oar_status check_resources(const soak *k)
 {
-    ledger *l = k->s->ledger;
+    soak_page *l = k->s->ledger;
     char text[200];
 
     if (strcmp(k->s->backend, "sim") == 0 && k->rank != 0)
         return OAR_OK;
-    if (holdings_flat(&l->warm[k->rank], &l->end[k->rank], text, sizeof text))
+    if (resources_are_flat(&l->warm[k->rank], &l->end[k->rank], text,
+                           sizeof text))
         return OAR_OK;
-    return task_fail(k, NULL, "not flat: %s", text);
+    return op_fail(k, NULL, "not flat: %s", text);
 }
 
 /* When what is held later is compared with what is held now: a fifth of the
  * way, or halfway if that is too early for every buffer to have been as large
  * as it gets. */
-static uint64_t warm_part(const settings *s)
+static uint64_t warm_part(const soak_settings *s)
 {
     return s->ops < 200000 ? SOAK_PARTS / 2 : SOAK_PARTS / 5;
 }
 
 static oar_status play(soak *k)
 {
-    ledger *l = k->s->ledger;
+    soak_page *l = k->s->ledger;
     uint64_t round = 0;
 
     for (uint64_t i = 1; i <= SOAK_PARTS; i++) {
-        holdings *h = &l->end[k->rank];
+        soak_resources *h = &l->end[k->rank];
         while (k->op < k->s->ops * i / SOAK_PARTS)
             if (play_round(k, round++) != OAR_OK)
                 return OAR_E_INTERNAL;
@@ -321,7 +322,7 @@ static oar_status play(soak *k)
         if (i == warm_part(k->s))
             l->warm[k->rank] = *h;
     }
-    return judge(k);
+    return check_resources(k);
 }
 
 oar_status soak_rank(oar_group *world, void *arg)
@@ -330,7 +331,7 @@ oar_status soak_rank(oar_group *world, void *arg)
     void *shared;
     oar_status status;
 
-    crowd_open_world(&k, world);
+    group_open_world(&k, world);
     if ((status = oar_shared_alloc(SOAK_ARENA, &shared)) != OAR_OK)
         return status;
     k.arena[0] = shared;

@@ -40,7 +40,7 @@ static int read_number(const char *text, uint64_t most, uint64_t *number)
            *number <= most;
 }
 
-static int read_option(settings *s, const char *name, const char *value)
+static int read_option(soak_settings *s, const char *name, const char *value)
 {
     uint64_t n = 0;
 
@@ -69,7 +69,7 @@ static int read_option(settings *s, const char *name, const char *value)
     return 1;
 }
 
-static int read_options(settings *s, int argc, char **argv)
+static int read_options(soak_settings *s, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--tight") == 0)
@@ -83,7 +83,7 @@ static int read_options(settings *s, int argc, char **argv)
     return 1;
 }
 
-static oar_status run(settings *s)
+static oar_status run(soak_settings *s)
 {
     oar_group_opts group = oar_group_opts_init();
     oar_launch_opts launch = oar_launch_opts_init();
@@ -109,9 +109,9 @@ static oar_status run(settings *s)
 /* ---- the summary --------------------------------------------------------- */
 
 /* The rank whose memory grew most. */
-static int worst(const settings *s)
+static int worst(const soak_settings *s)
 {
-    const ledger *l = s->ledger;
+    const soak_page *l = s->ledger;
     int found = 0;
 
     for (int r = 1; r < s->ranks && strcmp(s->backend, "sim") != 0; r++)
@@ -121,20 +121,20 @@ static int worst(const settings *s)
     return found;
 }
 
-static void print_kinds(const settings *s)
+static void print_kinds(const soak_settings *s)
 {
     printf("soak: groups made: %llu; operations made by kind:",
            (unsigned long long)atomic_load(&s->ledger->groups));
     for (int i = 0; i < KINDS; i++)
-        printf(" %s %llu", kind_name((kind)i),
+        printf(" %s %llu", kind_name((soak_kind)i),
                (unsigned long long)atomic_load(&s->ledger->by_kind[i]));
     printf("\n");
 }
 
-static void print_summary(const settings *s, double seconds)
+static void print_summary(const soak_settings *s, double seconds)
 {
     int r = worst(s);
-    const holdings *a = &s->ledger->warm[r], *b = &s->ledger->end[r];
+    const soak_resources *a = &s->ledger->warm[r], *b = &s->ledger->end[r];
 
     if (!s->quiet)
         print_kinds(s);
@@ -154,13 +154,13 @@ static void print_summary(const settings *s, double seconds)
 
 int main(int argc, char **argv)
 {
-    settings s = { .backend = "shm",
-                   .ranks = 8,
-                   .hosts = 1,
-                   .ops = 1000000,
-                   .most = SOAK_MOST,
-                   .seed = 1,
-                   .timeout_ms = 120000 };
+    soak_settings s = { .backend = "shm",
+                        .ranks = 8,
+                        .hosts = 1,
+                        .ops = 1000000,
+                        .most = SOAK_MOST,
+                        .seed = 1,
+                        .timeout_ms = 120000 };
     struct timespec from, to;
     oar_status status;
 

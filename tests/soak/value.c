@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* value: inputs by formula, and what must come of them.
+/* value: inputs by formula, and the results that follow from them.
  *
  * Data that is only moved uses all bits, integers that wrap too. What is added
  * as floats, averaged or multiplied by factors are small integers, whose sums
- * every dtype holds exactly in whatever order: only means need a tolerance. */
+ * every dtype holds exactly in any order: only means need a tolerance. */
 #include <math.h>
 #include <string.h>
 
@@ -59,7 +59,7 @@ int value_makes_sense(oar_reduce_op_kind op, oar_dtype dtype)
     return 1;
 }
 
-double value_factor(const task *t, int rank)
+double value_factor(const soak_op *t, int rank)
 {
     uint64_t bits = mix(t->op, 77 + (uint64_t)rank);
 
@@ -72,7 +72,7 @@ double value_factor(const task *t, int rank)
 
 /* ---- elements ------------------------------------------------------------ */
 
-static uint64_t base_of(const soak *k, const task *t, int rank)
+static uint64_t base_of(const soak *k, const soak_op *t, int rank)
 {
     return mix(draw(k, t->value, 500), (uint64_t)t->c->world[rank]);
 }
@@ -95,13 +95,13 @@ static uint64_t narrow(oar_dtype dtype, uint64_t bits)
     return bits << spare >> spare;
 }
 
-static int is_small(const task *t)
+static int is_small(const soak_op *t)
 {
     return is_float(t->dtype) || is_mean(t->fold) || is_scaled(t->fold);
 }
 
 /* The input of a reduction, as an integer. */
-static int64_t term(const task *t, uint64_t base, size_t i)
+static int64_t term(const soak_op *t, uint64_t base, size_t i)
 {
     uint64_t bits = bits_of(base, i);
     int has_sign = is_float(t->dtype) || is_signed(t->dtype);
@@ -190,12 +190,12 @@ static void write_bits(size_t size, uint64_t bits, unsigned char *to)
     }
 }
 
-static void write_input(const task *t, uint64_t base, size_t i,
+static void write_input(const soak_op *t, uint64_t base, size_t i,
                         unsigned char *to)
 {
     size_t size = oar_dtype_size(t->dtype);
 
-    if (!kind_folds(t->kind))
+    if (!kind_reduces(t->kind))
         write_bits(size, narrow(t->dtype, bits_of(base, i)), to);
     else if (is_float(t->dtype))
         write_float(t->dtype, (double)term(t, base, i), to);
@@ -203,7 +203,7 @@ static void write_input(const task *t, uint64_t base, size_t i,
         write_bits(size, (uint64_t)term(t, base, i), to);
 }
 
-void value_fill(const soak *k, const task *t, int rank, size_t start,
+void value_fill(const soak *k, const soak_op *t, int rank, size_t start,
                 size_t count, void *to)
 {
     size_t size = oar_dtype_size(t->dtype);
@@ -215,7 +215,7 @@ void value_fill(const soak *k, const task *t, int rank, size_t start,
 
 /* ---- reductions ---------------------------------------------------------- */
 
-static int64_t combine(const task *t, int64_t a, int64_t b)
+static int64_t combine(const soak_op *t, int64_t a, int64_t b)
 {
     int less = is_signed(t->dtype) || is_float(t->dtype)
                    ? a < b
@@ -235,7 +235,7 @@ static int64_t combine(const task *t, int64_t a, int64_t b)
 }
 
 /* Twice the reduction, so that factors of a half stay integers. */
-static int64_t folded(const task *t, const uint64_t *base, size_t i)
+static int64_t folded(const soak_op *t, const uint64_t *base, size_t i)
 {
     int scaled = is_scaled(t->fold);
     int64_t sum = 0;
@@ -250,7 +250,7 @@ static int64_t folded(const task *t, const uint64_t *base, size_t i)
 }
 
 /* What `folded` is to be divided by. */
-static double divisor(const task *t)
+static double divisor(const soak_op *t)
 {
     double sum = 0;
 
@@ -265,14 +265,14 @@ static double divisor(const task *t)
     return 2 * sum;
 }
 
-static double tolerance(const task *t)
+static double tolerance(const soak_op *t)
 {
     static const double relative[] = { 0x1p-20, 0x1p-49, 0x1p-9, 0x1p-6 };
 
     return is_mean(t->fold) ? 12 * relative[t->dtype] : 0;
 }
 
-static int is_right(const task *t, int64_t sum, double by,
+static int is_right(const soak_op *t, int64_t sum, double by,
                     const unsigned char *at)
 {
     size_t size = oar_dtype_size(t->dtype);
@@ -289,7 +289,7 @@ static int is_right(const task *t, int64_t sum, double by,
     return memcmp(want, at, size) == 0;
 }
 
-static size_t find_wrong_fold(const soak *k, const task *t, size_t start,
+static size_t find_wrong_fold(const soak *k, const soak_op *t, size_t start,
                               size_t count, const unsigned char *data)
 {
     size_t size = oar_dtype_size(t->dtype);
@@ -304,7 +304,7 @@ static size_t find_wrong_fold(const soak *k, const task *t, size_t start,
     return count;
 }
 
-size_t value_find_wrong(const soak *k, const task *t, int rank, size_t start,
+size_t value_find_wrong(const soak *k, const soak_op *t, int rank, size_t start,
                         size_t count, const void *data)
 {
     size_t size = oar_dtype_size(t->dtype);

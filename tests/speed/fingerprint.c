@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the comparison of operations costs.
+/* Measures what the comparison of operations costs.
  *
  *     build/release/tests/speed/fingerprint            a million operations
  *     build/release/tests/speed/fingerprint with       only with, or without:
  *     perf stat -e instructions:u ... without          to count instructions
  *
  * First the check alone, as it is in every operation: the fingerprint of a
- * call, its link, a store into a line and a comparison with another. Then one
- * all_reduce of a float between two processes, in turns of a thousand with and
- * without the history behind the check (the fingerprint itself is needed
- * without it, too: it finds the plan). Prints medians, in ns. */
+ * call, its link to the calls before it, a store into a slot and a comparison
+ * with another. Then one all_reduce of a float between two processes, in turns
+ * of a thousand with and without the history behind the check (the fingerprint
+ * itself is needed without it, too: it finds the plan). Prints medians, in
+ * ns. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

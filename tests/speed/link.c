@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a link carries between two ranks, beside what the machine does without
- * us: one way, 8 B ping-pong and a stream of 64 MiB messages.
+/* Measures what a link carries between two ranks, and what the machine does
+ * without the library: one way, 8 B ping-pong and a stream of 64 MiB messages.
  *
  *     speed/link [BACKEND [shared|private|huge]]     (tcp, private)
  */
@@ -65,13 +65,13 @@ static oar_status stream(oar_group *g, oar_span s, int times)
                : oar_send(g, oar_span_of(&ack, 1, OAR_U8), 0, 3, NULL, NULL);
 }
 
-typedef struct memory {
+typedef struct link_memory {
     int shared, huge;
-} memory;
+} link_memory;
 
 static oar_status measure(oar_group *g, void *arg)
 {
-    const memory *kind = arg;
+    const link_memory *kind = arg;
     void *data;
     oar_span s;
     int64_t since;
@@ -207,7 +207,8 @@ int main(int argc, char **argv)
 {
     oar_group_opts o = oar_group_opts_init();
     const char *what = argc > 2 ? argv[2] : "private";
-    memory kind = { strcmp(what, "shared") == 0, strcmp(what, "huge") == 0 };
+    link_memory kind = { strcmp(what, "shared") == 0,
+                         strcmp(what, "huge") == 0 };
 
     o.backend = argc > 1 ? argv[1] : "tcp";
     measure_machine(strcmp(o.backend, "tcp") == 0);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What it costs to post an operation and wait for it, beside the call that does
- * both: two ranks, an all_reduce of 8 and of 512 bytes called, prepared and
- * asynchronous, and a sendrecv.
+/* Measures what it costs to post an operation and wait for it, compared with
+ * the call that does both: two ranks, an all_reduce of 8 and of 512 bytes
+ * called, prepared and asynchronous, and a sendrecv.
  *
  *     speed/post [BACKEND [OPERATIONS]]     (native, 20000)
  *
  * Prints for each the 50th and 90th percentile in us, and how often threads of
- * the rank went to sleep for each operation: each time is a wake by another.
+ * the rank went to sleep for each operation: each time is a wake-up by another.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -20,28 +20,28 @@
 
 enum { WARM_UP = 200, MOST_BYTES = 512 };
 
-typedef struct bench {
+typedef struct post_bench {
     oar_group *group;
     oar_span out, in;
     oar_work *prepared;
     int count;
-} bench;
+} post_bench;
 
-typedef oar_status way(bench *b);
+typedef oar_status post_fn(post_bench *b);
 
-static oar_status call(bench *b)
+static oar_status call(post_bench *b)
 {
     return oar_all_reduce(b->group, b->out, OAR_SUM, NULL, NULL);
 }
 
-static oar_status call_prepared(bench *b)
+static oar_status call_prepared(post_bench *b)
 {
     oar_status status = oar_work_start(b->prepared);
 
     return status == OAR_OK ? oar_work_wait(b->prepared) : status;
 }
 
-static oar_status call_async(bench *b)
+static oar_status call_async(post_bench *b)
 {
     oar_work *work = NULL;
     oar_status status = oar_all_reduce(b->group, b->out, OAR_SUM, NULL, &work);
@@ -52,7 +52,7 @@ static oar_status call_async(bench *b)
     return status;
 }
 
-static oar_status exchange(bench *b)
+static oar_status exchange(post_bench *b)
 {
     int peer = 1 - oar_group_rank(b->group);
 
@@ -74,7 +74,7 @@ static long sleeps(void)
     return used.ru_nvcsw;
 }
 
-static oar_status measure(bench *b, const char *name, way *go)
+static oar_status measure(post_bench *b, const char *name, post_fn *go)
 {
     int64_t *took = malloc((size_t)b->count * sizeof *took), before;
     oar_status status = OAR_OK;
@@ -101,7 +101,7 @@ static oar_status measure(bench *b, const char *name, way *go)
     return status;
 }
 
-static oar_status measure_size(bench *b, size_t bytes)
+static oar_status measure_size(post_bench *b, size_t bytes)
 {
     static float out[MOST_BYTES / sizeof(float)],
         in[MOST_BYTES / sizeof(float)];
@@ -139,7 +139,7 @@ static void bind_to_core(int rank)
 
 static oar_status rank(oar_group *group, void *arg)
 {
-    bench b = { .group = group, .count = *(int *)arg };
+    post_bench b = { .group = group, .count = *(int *)arg };
     oar_status status;
 
     bind_to_core(oar_group_rank(group));

@@ -17,13 +17,13 @@
 
 /* Sums a and b into to (and into also, for the loops of two). Bytes is a
  * multiple of 512. */
-typedef void hand_fn(const void *a, const void *b, void *to, void *also,
-                     size_t bytes);
+typedef void intrinsics_fn(const void *a, const void *b, void *to, void *also,
+                           size_t bytes);
 
-typedef struct hand {
+typedef struct intrinsics {
     const char *isa;
-    hand_fn *f32, *f32_two, *f64, *bf16, *f16;
-} hand;
+    intrinsics_fn *f32, *f32_two, *f64, *bf16, *f16;
+} intrinsics;
 
 #if defined(__aarch64__)
 
@@ -149,8 +149,8 @@ static void neon_bf16(const void *a, const void *b, void *to, void *also,
     }
 }
 
-static const hand neon_loops = { "neon",   neon_f32,  neon_f32_two,
-                                 neon_f64, neon_bf16, neon_f16 };
+static const intrinsics neon_loops = { "neon",   neon_f32,  neon_f32_two,
+                                       neon_f64, neon_bf16, neon_f16 };
 
 #if !defined(__clang__) || __clang_major__ >= 16
 /* With BFCVTN, which rounds in one instruction. */
@@ -189,9 +189,9 @@ neon_f16_fast(const void *a, const void *b, void *to, void *also, size_t bytes)
     }
 }
 
-static hand hand_here(void)
+static intrinsics intrinsics_here(void)
 {
-    hand h = neon_loops;
+    intrinsics h = neon_loops;
 
     if (getauxval(AT_HWCAP2) & 1 << 14)
         h.isa = "neon with bf16", h.bf16 = neon_bf16_fast;
@@ -200,7 +200,7 @@ static hand hand_here(void)
     return h;
 }
 #else
-static hand hand_here(void)
+static intrinsics intrinsics_here(void)
 {
     return neon_loops;
 }
@@ -356,23 +356,23 @@ LOOP4(AVX512, avx512_f64, __m512d, SUM_PD5, PUT_PD5)
 LOOP4(AVX512, avx512_bf16, __m512i, avx512_bf16_sum, PUT_SI5)
 LOOP4(AVX512, avx512_f16, __m512i, avx512_f16_sum, PUT_SI5)
 
-static hand hand_here(void)
+static intrinsics intrinsics_here(void)
 {
     if (__builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl"))
-        return (hand){ "avx512",   avx512_f32,  avx512_f32_two,
-                       avx512_f64, avx512_bf16, avx512_f16 };
+        return (intrinsics){ "avx512",   avx512_f32,  avx512_f32_two,
+                             avx512_f64, avx512_bf16, avx512_f16 };
     if (__builtin_cpu_supports("avx2"))
-        return (hand){ "avx2",   avx2_f32,  avx2_f32_two,
-                       avx2_f64, avx2_bf16, avx2_f16 };
-    return (hand){ 0 };
+        return (intrinsics){ "avx2",   avx2_f32,  avx2_f32_two,
+                             avx2_f64, avx2_bf16, avx2_f16 };
+    return (intrinsics){ 0 };
 }
 
 #else
 
-static hand hand_here(void)
+static intrinsics intrinsics_here(void)
 {
-    return (hand){ 0 };
+    return (intrinsics){ 0 };
 }
 
 #endif
@@ -381,16 +381,16 @@ static hand hand_here(void)
 
 enum { ROUNDS = 31 };
 
-typedef struct contest {
+typedef struct reduce_comparison {
     const char *what;
     oar_dtype dtype;
     int destinations;
-    hand_fn *by_hand;
-} contest;
+    intrinsics_fn *by_hand;
+} reduce_comparison;
 
 static unsigned char *buffer[4]; /* two sources, two destinations */
 
-static void reduce_ours(const contest *c, size_t bytes)
+static void reduce_ours(const reduce_comparison *c, size_t bytes)
 {
     const void *source[] = { buffer[0], buffer[1] };
     void *destination[] = { buffer[2], buffer[3] };
@@ -404,7 +404,8 @@ static void reduce_ours(const contest *c, size_t bytes)
     oari_reduce(&r, bytes / oar_dtype_size(c->dtype));
 }
 
-static double time_us(const contest *c, size_t bytes, int turns, int ours)
+static double time_us(const reduce_comparison *c, size_t bytes, int turns,
+                      int ours)
 {
     int64_t start = oari_now_ns();
 
@@ -430,7 +431,7 @@ static double median(double *value)
 }
 
 /* Returns whether ours is fast enough. */
-static int run(const contest *c, size_t bytes)
+static int run(const reduce_comparison *c, size_t bytes)
 {
     int turns = bytes < (1 << 20) ? (1 << 20) / (int)bytes : 1;
     double ours[ROUNDS], by_hand[ROUNDS], ratio;
@@ -449,8 +450,8 @@ static int run(const contest *c, size_t bytes)
 int main(void)
 {
     static const size_t bytes[] = { 16 << 10, 1 << 20, 64 << 20 };
-    hand h = hand_here();
-    const contest contests[] = {
+    intrinsics h = intrinsics_here();
+    const reduce_comparison contests[] = {
         { "f32 2->1", OAR_F32, 1, h.f32 },
         { "f32 2->2", OAR_F32, 2, h.f32_two },
         { "f64 2->1", OAR_F64, 1, h.f64 },

@@ -55,18 +55,18 @@ oar_device gpu_at(int index)
     return oar_device_of(OAR_CUDA, index);
 }
 
-void gpu_run(const char *name, crew_fn fn)
+void gpu_run(const char *name, test_job_fn fn)
 {
-    crew c;
+    test_job c;
 
-    crew_start(&c, 1, fn, NULL, "%s", name);
-    crew_expect(&c, 0, 0);
-    crew_end(&c);
+    test_job_start(&c, 1, fn, NULL, "%s", name);
+    test_job_expect(&c, 0, 0);
+    test_job_end(&c);
 }
 
 /* ---- gates --------------------------------------------------------------- */
 
-oar_status gate_make(int device, gate *g)
+oar_status stream_gate_create(int device, stream_gate *g)
 {
     const oari_cuda *cu;
     int result;
@@ -81,7 +81,7 @@ oar_status gate_make(int device, gate *g)
     return oari_cuda_check(result, "make a gate");
 }
 
-oar_status gate_shut(int device, gate *g, void *stream)
+oar_status stream_gate_close(int device, stream_gate *g, void *stream)
 {
     const oari_cuda *cu;
     int result;
@@ -93,14 +93,14 @@ oar_status gate_shut(int device, gate *g, void *stream)
     return oari_cuda_check(result, "shut a gate");
 }
 
-void gate_open(gate *g)
+void stream_gate_open(stream_gate *g)
 {
     __atomic_store_n(g->word, 1, __ATOMIC_RELEASE);
 }
 
 int gpu_ends(int device, void *stream)
 {
-    int64_t deadline = oari_deadline(CREW_PATIENCE_MS), since = 0;
+    int64_t deadline = oari_deadline(TEST_JOB_LIMIT_MS), since = 0;
     int done = 0;
 
     while (!done && oari_now_ns() < deadline) {

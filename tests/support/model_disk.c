@@ -40,13 +40,13 @@ typedef struct bytes {
     size_t count;
 } bytes;
 
-typedef struct entry {
+typedef struct disk_entry {
     char *name;
     int inode;
-} entry;
+} disk_entry;
 
 typedef struct entries {
-    entry *list;
+    disk_entry *list;
     int count;
 } entries;
 
@@ -99,7 +99,7 @@ static void set_name(entries *names, const char *name, int node)
     drop_name(names, name);
     names->list = get_memory(names->list,
                              (size_t)(names->count + 1) * sizeof *names->list);
-    names->list[names->count++] = (entry){ strdup(name), node };
+    names->list[names->count++] = (disk_entry){ strdup(name), node };
 }
 
 static void apply_change(entries *names, const change *c)

@@ -92,6 +92,8 @@ void plans_run(const symbolic_case *c, symbolic_counts *did)
 {
     const char *wrong = symbolic_run(c, did);
 
+    if (wrong != NULL && c->ops == 1)
+        fail_msg("%s: %s", c->op[0].algorithm->name, wrong);
     if (wrong != NULL)
         fail_msg("%s, then %s: %s", c->op[0].algorithm->name,
                  c->op[c->ops - 1].algorithm->name, wrong);

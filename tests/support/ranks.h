@@ -33,7 +33,7 @@ oar_status ranks_run(const char *backend, int n, const oar_group_opts *opts,
  * plugin is added when OARSONG_TEST_PLUGIN names one. */
 const char *const *ranks_backends(void);
 
-/* Runs on every backend above and asserts that all ranks are happy. */
+/* Runs fn on every backend above and asserts that it succeeds on all ranks. */
 void ranks_all(int n, oar_rank_fn fn, void *arg);
 
 #endif

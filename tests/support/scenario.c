@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "support/crew.h"
+#include "support/test_job.h"
 
 const char *const scenario_backends[SCENARIO_BACKENDS] = { "shm", "tcp",
                                                            "native" };
@@ -17,7 +17,7 @@ const oar_coll scenario_kinds[SCENARIO_KINDS] = {
 };
 
 static const char *const phase_names[SCENARIO_PHASES] = {
-    [IN_MEETING] = "in the meeting before",
+    [IN_RENDEZVOUS] = "in the rendezvous before",
     [IN_FIRST] = "in the first",
     [INSIDE] = "inside",
     [BETWEEN] = "before",
@@ -56,7 +56,7 @@ static void set_victim(scenario *s, int v)
 /* The phases that are not inside go through kinds and sizes with the rows. */
 static void set_cell(scenario *s, int cell)
 {
-    static const scenario_phase others[] = { IN_MEETING, IN_FIRST, BETWEEN };
+    static const scenario_phase others[] = { IN_RENDEZVOUS, IN_FIRST, BETWEEN };
 
     if (cell < INSIDE_CELLS) {
         s->phase = INSIDE;
@@ -74,19 +74,20 @@ static int has_parts(oar_coll kind)
     return kind >= OAR_COLL_GATHER && kind <= OAR_COLL_ALL_TO_ALL;
 }
 
-static void set_deed(scenario *s)
+static void set_operation(scenario *s)
 {
     oar_coll kind = scenario_kinds[s->kind];
 
-    s->deed = (deed){ .name = "scenario",
-                      .kind = kind,
-                      .memory = (deed_memory)scenario_draw(s, 1, 3),
-                      .apart = scenario_draw(s, 2, 2),
-                      .last_root = scenario_draw(s, 3, 2) };
+    s->operation =
+        (operation_case){ .name = "scenario",
+                          .kind = kind,
+                          .memory = (operation_memory)scenario_draw(s, 1, 3),
+                          .apart = scenario_draw(s, 2, 2),
+                          .last_root = scenario_draw(s, 3, 2) };
     if (kind != OAR_COLL_BARRIER)
-        s->deed.count = !s->large         ? SMALL
-                        : has_parts(kind) ? LARGE_PART
-                                          : LARGE;
+        s->operation.count = !s->large         ? SMALL
+                             : has_parts(kind) ? LARGE_PART
+                                               : LARGE;
 }
 
 void scenario_make(scenario *s, int number, uint64_t seed)
@@ -101,7 +102,7 @@ void scenario_make(scenario *s, int number, uint64_t seed)
     s->backend = (cell + how + v) % SCENARIO_BACKENDS;
     set_victim(s, v);
     set_cell(s, cell);
-    set_deed(s);
+    set_operation(s);
 }
 
 void scenario_name(const scenario *s, char *name, size_t bytes)
@@ -122,7 +123,7 @@ int scenario_draw(const scenario *s, int purpose, int limit)
     uint64_t state =
         s->seed * 1000003 + (uint64_t)s->number * 101 + (uint64_t)purpose;
 
-    return (int)(crew_random(&state) % (uint64_t)limit);
+    return (int)(next_random(&state) % (uint64_t)limit);
 }
 
 /* ---- order --------------------------------------------------------------- */
@@ -147,7 +148,7 @@ static void columns_of(int number, int column[COLUMNS])
 }
 
 /* How many pairs of values the row has that were not met before. */
-static int meet_pairs(int number, pairs met)
+static int mark_pairs(int number, pairs met)
 {
     int column[COLUMNS], fresh = 0;
 
@@ -166,7 +167,7 @@ static void shuffle(uint64_t seed, int *order)
     for (int i = 0; i < ROWS; i++)
         order[i] = i;
     for (int i = ROWS - 1; i > 0; i--) {
-        int j = (int)(crew_random(&seed) % (uint64_t)(i + 1));
+        int j = (int)(next_random(&seed) % (uint64_t)(i + 1));
         int taken = order[i];
         order[i] = order[j];
         order[j] = taken;
@@ -182,7 +183,7 @@ int scenario_order(uint64_t seed, int *order)
     memset(met, 0, sizeof met);
     shuffle(seed, shuffled);
     for (int i = 0; i < ROWS; i++)
-        if (meet_pairs(shuffled[i], met) != 0)
+        if (mark_pairs(shuffled[i], met) != 0)
             order[first++] = shuffled[i];
         else
             rest[others++] = shuffled[i];

@@ -7,7 +7,7 @@
 
 /* ---- reading ------------------------------------------------------------- */
 
-static int read_name(const char *word, act *a)
+static int read_name(const char *word, script_call *a)
 {
     for (int kind = 0; kind < OAR_COLL_COUNT; kind++) {
         const char *name = oar_coll_name((oar_coll)kind);
@@ -25,7 +25,7 @@ static int read_name(const char *word, act *a)
     return 0;
 }
 
-static int read_op(const char *word, act *a)
+static int read_op(const char *word, script_call *a)
 {
     for (int op = 0; op < OAR_REDUCE_OP_COUNT; op++)
         if (strcmp(word, oar_reduce_op_name((oar_reduce_op_kind)op)) == 0) {
@@ -35,7 +35,7 @@ static int read_op(const char *word, act *a)
     return 0;
 }
 
-static int read_flag(const char *word, act *a)
+static int read_flag(const char *word, script_call *a)
 {
     const struct {
         const char *name;
@@ -53,7 +53,7 @@ static int read_flag(const char *word, act *a)
     return 0;
 }
 
-static int read_value(const char *word, act *a)
+static int read_value(const char *word, script_call *a)
 {
     return sscanf(word, "label=%23s", a->label) == 1 ||
            sscanf(word, "tag=%ld", &a->tag) == 1 ||
@@ -64,7 +64,7 @@ static int read_value(const char *word, act *a)
            sscanf(word, "@%d", &a->root) == 1;
 }
 
-static int read_word(const char *word, act *a)
+static int read_word(const char *word, script_call *a)
 {
     char *end;
 
@@ -76,11 +76,11 @@ static int read_word(const char *word, act *a)
     return *end == 0;
 }
 
-static int read_act(char *text, act *a)
+static int read_call(char *text, script_call *a)
 {
     char *rest, *word = strtok_r(text, " ", &rest);
 
-    *a = (act){ .count = 3, .wide = -1, .weight = 1 };
+    *a = (script_call){ .count = 3, .wide = -1, .weight = 1 };
     if (word == NULL || !read_name(word, a))
         return 0;
     while ((word = strtok_r(NULL, " ", &rest)) != NULL)
@@ -89,7 +89,7 @@ static int read_act(char *text, act *a)
     return 1;
 }
 
-int script_parse(const char *text, act list[SCRIPT_ACTS])
+int script_parse(const char *text, script_call list[SCRIPT_ACTS])
 {
     char copy[512], *rest, *one;
     int n = 0;
@@ -97,7 +97,7 @@ int script_parse(const char *text, act list[SCRIPT_ACTS])
     snprintf(copy, sizeof copy, "%s", text);
     for (one = strtok_r(copy, ";", &rest); one != NULL;
          one = strtok_r(NULL, ";", &rest))
-        if (n == SCRIPT_ACTS || !read_act(one, &list[n++])) {
+        if (n == SCRIPT_ACTS || !read_call(one, &list[n++])) {
             fprintf(stderr, "not a script: %s\n", text);
             return -1;
         }
@@ -107,24 +107,25 @@ int script_parse(const char *text, act list[SCRIPT_ACTS])
 /* ---- running ------------------------------------------------------------- */
 
 /* One call under way. */
-typedef struct stage {
-    const actor *who;
-    const act *act;
+typedef struct running_call {
+    const script_runner *who;
+    const script_call *act;
     int line, rank, ranks;
     oar_group *group;
     oar_call_opts opts;
     oar_work **work;
     void *got;
     size_t sizes[64];
-} stage;
+} running_call;
 
 /* Elements of a part; `mine` looks at it from this rank. */
-static size_t part(const act *a, int rank)
+static size_t part(const script_call *a, int rank)
 {
     return a->count + (a->wide == rank);
 }
 
-static size_t fill_counts(const act *a, int ranks, int wide, size_t *counts)
+static size_t fill_counts(const script_call *a, int ranks, int wide,
+                          size_t *counts)
 {
     size_t all = 0;
 
@@ -133,19 +134,19 @@ static size_t fill_counts(const act *a, int ranks, int wide, size_t *counts)
     return all;
 }
 
-static oar_span in_of(const stage *s, size_t count)
+static oar_span in_of(const running_call *s, size_t count)
 {
     return oar_span_of(s->who->in, count, s->act->dtype);
 }
 
-static oar_span out_of(const stage *s, size_t count)
+static oar_span out_of(const running_call *s, size_t count)
 {
     return oar_span_of(s->who->out, count, s->act->dtype);
 }
 
-static oar_status run_rows(stage *s)
+static oar_status run_rows(running_call *s)
 {
-    const act *a = s->act;
+    const script_call *a = s->act;
     const char *file = s->who->file;
     size_t counts[64], also[64], all = fill_counts(a, s->ranks, 1, counts);
     size_t plain = fill_counts(a, s->ranks, 0, also), mine = part(a, s->rank);
@@ -181,9 +182,9 @@ static oar_status run_rows(stage *s)
     }
 }
 
-static oar_status run_object(stage *s)
+static oar_status run_object(running_call *s)
 {
-    const act *a = s->act;
+    const script_call *a = s->act;
     const char *file = s->who->file;
     size_t bytes = a->count, counts[64];
 
@@ -210,9 +211,9 @@ static oar_status run_object(stage *s)
     }
 }
 
-static oar_status run_call(stage *s)
+static oar_status run_call(running_call *s)
 {
-    const act *a = s->act;
+    const script_call *a = s->act;
     const char *file = s->who->file;
     oar_span in = in_of(s, a->count);
     oar_span out = a->apart ? out_of(s, a->count) : in;
@@ -243,16 +244,16 @@ static oar_status run_call(stage *s)
     }
 }
 
-static oar_status run_act(const actor *who, const act *a, int index,
-                          oar_work **later)
+static oar_status run_one(const script_runner *who, const script_call *a,
+                          int index, oar_work **later)
 {
     oar_work *prepared = NULL;
-    stage s = { .who = who,
-                .act = a,
-                .line = 10 * (index + 1),
-                .group = a->other ? who->other : who->group,
-                .opts = oar_call_opts_init(),
-                .work = a->async ? later : NULL };
+    running_call s = { .who = who,
+                       .act = a,
+                       .line = 10 * (index + 1),
+                       .group = a->other ? who->other : who->group,
+                       .opts = oar_call_opts_init(),
+                       .work = a->async ? later : NULL };
     oar_status status;
 
     s.rank = oar_group_rank(s.group);
@@ -286,7 +287,7 @@ static void note(oar_status got, oar_status *status, oar_error *why)
     *why = *oar_last_error();
 }
 
-static oar_status set_batch(const actor *who, int *open, int wanted)
+static oar_status set_batch(const script_runner *who, int *open, int wanted)
 {
     if (*open == wanted)
         return OAR_OK;
@@ -295,8 +296,8 @@ static oar_status set_batch(const actor *who, int *open, int wanted)
                   : oar_batch_end(who->group, NULL);
 }
 
-oar_status script_run(const actor *who, const act *list, int acts,
-                      oar_error *why)
+oar_status script_run(const script_runner *who, const script_call *list,
+                      int acts, oar_error *why)
 {
     oar_work *work[SCRIPT_ACTS] = { NULL };
     oar_status status = OAR_OK;
@@ -305,7 +306,7 @@ oar_status script_run(const actor *who, const act *list, int acts,
     for (int i = 0; i < acts && status == OAR_OK; i++) {
         note(set_batch(who, &open, list[i].batch), &status, why);
         if (status == OAR_OK)
-            note(run_act(who, &list[i], i, &work[i]), &status, why);
+            note(run_one(who, &list[i], i, &work[i]), &status, why);
     }
     note(set_batch(who, &open, 0), &status, why);
     for (int i = 0; i < acts; i++) {

@@ -27,7 +27,7 @@
 
 enum { SCRIPT_ACTS = 32 };
 
-typedef struct act {
+typedef struct script_call {
     oar_coll kind;
     int parts, object;
     size_t count;
@@ -39,21 +39,23 @@ typedef struct act {
     int async, apart, prepared, canonical, synchronous, batch, other;
     int monitored;
     char label[24];
-} act;
+} script_call;
 
-/* How many acts; -1 for a text that is none, which it prints. */
-int script_parse(const char *text, act list[SCRIPT_ACTS]);
+/* Returns the number of calls, or -1 for a text that is no script, which it
+ * prints. */
+int script_parse(const char *text, script_call list[SCRIPT_ACTS]);
 
-/* Whoever runs it. */
-typedef struct actor {
+/* The rank that runs a script. */
+typedef struct script_runner {
     oar_group *group, *other;
-    const char *file; /* where it says its calls are; line 10 * (index + 1) */
+    const char
+        *file; /* of the call sites that it passes; line 10 * (index + 1) */
     unsigned char *in, *out; /* room for all parts of everything */
-} actor;
+} script_runner;
 
-/* Runs it up to the first call that fails, with *why as its last error. What
- * is in the list must outlive the groups. */
-oar_status script_run(const actor *who, const act *list, int acts,
-                      oar_error *why);
+/* Runs the calls up to the first that fails, and sets *why to its last error.
+ * The list must outlive the groups. */
+oar_status script_run(const script_runner *who, const script_call *list,
+                      int acts, oar_error *why);
 
 #endif

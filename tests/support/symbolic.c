@@ -11,10 +11,16 @@
 
 /* ---- symbols ------------------------------------------------------------- */
 
-typedef enum state { UNWRITTEN, INPUT, PARTIAL, FINISHED, OTHER } state;
+typedef enum symbol_state {
+    UNWRITTEN,
+    INPUT,
+    PARTIAL,
+    FINISHED,
+    OTHER
+} symbol_state;
 
 typedef struct symbol {
-    state state;
+    symbol_state state;
     uint64_t text; /* what was done, in which order */
     uint64_t id;   /* of a contribution: which element */
     uint64_t from; /* bit r: rank r's is in it */
@@ -64,11 +70,11 @@ typedef struct cell {
     uint32_t run;  /* the run it was last used in; else it is blank */
 } cell;
 
-typedef struct memory {
+typedef struct rank_memory {
     size_t room;
     cell *cell;
     uint32_t *read; /* by cell, then rank: clocks of several readers */
-} memory;
+} rank_memory;
 
 /* Kept from run to run: most of it is never touched. */
 static struct arena {
@@ -91,7 +97,7 @@ typedef struct one_rank {
     oari_plan plan;
     int at, begun, syncs, shows;
     uint64_t sync;
-    memory memory[MEMORIES];
+    rank_memory memory[MEMORIES];
     symbolic_region in, out; /* of the operation */
     symbol *gather, *work;
     symbol factor[SYMBOLIC_RANKS], table[SYMBOLIC_RANKS];
@@ -103,7 +109,7 @@ typedef struct one_rank {
     int members, self;
 } one_rank;
 
-typedef struct world {
+typedef struct symbolic_world {
     const symbolic_case *c;
     symbolic_counts counts;
     uint64_t random;
@@ -111,9 +117,9 @@ typedef struct world {
     char text[512];
     uint64_t *result[SYMBOLIC_OPS]; /* of reductions: by element */
     one_rank rank[SYMBOLIC_RANKS];
-} world;
+} symbolic_world;
 
-static world w;
+static symbolic_world w;
 
 static void broke(const char *format, ...) OAR_PRINTF(1, 2);
 static void broke(const char *format, ...)
@@ -160,7 +166,7 @@ static int member(int me, int peer)
 
 static cell *touch(int me, int owner, int what, size_t at)
 {
-    memory *m = &w.rank[owner].memory[what];
+    rank_memory *m = &w.rank[owner].memory[what];
     cell *c = &m->cell[at];
 
     if (at < m->room) {
@@ -173,7 +179,7 @@ static cell *touch(int me, int owner, int what, size_t at)
     return NULL;
 }
 
-static void note_reader(memory *m, size_t at, int me)
+static void note_reader(rank_memory *m, size_t at, int me)
 {
     cell *c = &m->cell[at];
     uint32_t *read = m->read + at * (size_t)w.c->ranks;
@@ -194,7 +200,7 @@ static void note_reader(memory *m, size_t at, int me)
 
 /* Returns a rank that reads the cell, with no sync point or message between it
  * and `me`; or NOBODY. */
-static int reader_beside(const memory *m, size_t at, int me)
+static int reader_beside(const rank_memory *m, size_t at, int me)
 {
     const cell *c = &m->cell[at];
     const uint32_t *read = m->read + at * (size_t)w.c->ranks;
@@ -211,7 +217,7 @@ static int reader_beside(const memory *m, size_t at, int me)
 
 static symbol get(int me, int owner, int what, size_t at)
 {
-    memory *m = &w.rank[owner].memory[what];
+    rank_memory *m = &w.rank[owner].memory[what];
     uint32_t *clock = w.rank[me].clock;
     cell *c = touch(me, owner, what, at);
 
@@ -229,7 +235,7 @@ static symbol get(int me, int owner, int what, size_t at)
 
 static void put(int me, int owner, int what, size_t at, symbol value)
 {
-    memory *m = &w.rank[owner].memory[what];
+    rank_memory *m = &w.rank[owner].memory[what];
     uint32_t *clock = w.rank[me].clock;
     cell *c = touch(me, owner, what, at);
     int reader;
@@ -961,7 +967,7 @@ static void run_all(void)
                   w.rank[r].op, w.rank[r].at);
 }
 
-static void make_memory(memory *m, struct arena *a, size_t room)
+static void make_memory(rank_memory *m, struct arena *a, size_t room)
 {
     if (a->room < room) {
         free(a->cell);
@@ -970,7 +976,7 @@ static void make_memory(memory *m, struct arena *a, size_t room)
         a->cell = calloc(room, sizeof *a->cell);
         a->read = malloc(room * SYMBOLIC_RANKS * sizeof *a->read);
     }
-    *m = (memory){ room, a->cell, a->read };
+    *m = (rank_memory){ room, a->cell, a->read };
 }
 
 static void widen(size_t *room, symbolic_region region)
@@ -1025,7 +1031,7 @@ static void make_results(int op)
 
 const char *symbolic_run(const symbolic_case *c, symbolic_counts *counts)
 {
-    memset(&w, 0, offsetof(world, rank));
+    memset(&w, 0, offsetof(symbolic_world, rank));
     memset(w.rank, 0, (size_t)c->ranks * sizeof *w.rank);
     w.c = c;
     w.random = c->seed * 0x9e3779b97f4a7c15u + 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every collective with every algorithm that does it, over threads, with small
- * lines, stages and chunks, so that a few hundred elements go all ways. Values
- * are small whole numbers: sums are exact in any order. */
+ * slots, bounce buffers and chunks, so that a few hundred elements take all
+ * paths. Values are small whole numbers: sums are exact in any order. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -18,12 +18,12 @@
 
 enum { MOST = 20000 };
 
-typedef struct buffers {
+typedef struct algorithm_buffers {
     oar_group *group;
     int rank, ranks;
     oar_dtype dtype;
     unsigned char *in, *out;
-} buffers;
+} algorithm_buffers;
 
 /* Element i of rank r's input: differs by rank and place, and sums of it stay
  * small. */
@@ -46,20 +46,20 @@ static double read_one(oar_dtype dtype, const void *at, size_t i)
     return x;
 }
 
-static oar_span span_in(const buffers *b, size_t count)
+static oar_span span_in(const algorithm_buffers *b, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         set(b->dtype, b->in, i, value(b->rank, i));
     return oar_span_of(b->in, count, b->dtype);
 }
 
-static oar_span span_out(const buffers *b, size_t count)
+static oar_span span_out(const algorithm_buffers *b, size_t count)
 {
     memset(b->out, 0x5a, count * oar_dtype_size(b->dtype));
     return oar_span_of(b->out, count, b->dtype);
 }
 
-static oar_status expect(const buffers *b, const char *what, size_t i,
+static oar_status expect(const algorithm_buffers *b, const char *what, size_t i,
                          double wanted)
 {
     double got = read_one(b->dtype, b->out, i);
@@ -84,7 +84,7 @@ static oar_status expect(const buffers *b, const char *what, size_t i,
             return status_;          \
     } while (0)
 
-static double sum_at(const buffers *b, size_t i)
+static double sum_at(const algorithm_buffers *b, size_t i)
 {
     double sum = 0;
 
@@ -112,7 +112,7 @@ static size_t parts(size_t *sizes, int n, int ragged, size_t count)
 
 /* ---- one of each --------------------------------------------------------- */
 
-static oar_status vectors(const buffers *b, size_t count, int root)
+static oar_status vectors(const algorithm_buffers *b, size_t count, int root)
 {
     oar_span none = oar_span_of(NULL, 0, b->dtype), in, out;
     oar_call_opts weighted = oar_call_opts_init();
@@ -147,7 +147,8 @@ static oar_status vectors(const buffers *b, size_t count, int root)
     return oar_barrier(b->group, NULL, NULL);
 }
 
-static oar_status rows(const buffers *b, size_t count, int root, int ragged)
+static oar_status rows(const algorithm_buffers *b, size_t count, int root,
+                       int ragged)
 {
     size_t sizes[64], total = parts(sizes, b->ranks, ragged, count), at = 0;
     oar_span none = oar_span_of(NULL, 0, b->dtype), in, out;
@@ -196,7 +197,7 @@ static size_t pair(int from, int to, int ragged, size_t count)
     return ragged ? part(from, to, count) : count;
 }
 
-static oar_status columns(const buffers *b, size_t count, int ragged)
+static oar_status columns(const algorithm_buffers *b, size_t count, int ragged)
 {
     size_t give[64], take[64], given = 0, taken = 0, at = 0;
 
@@ -247,7 +248,7 @@ static oar_status check_all(const char *what, unsigned char *all,
     return OAR_OK;
 }
 
-static oar_status objects(const buffers *b, size_t count, int root)
+static oar_status objects(const algorithm_buffers *b, size_t count, int root)
 {
     size_t sizes[64] = { 0 }, bytes = object_size(b->rank, count), at = 0;
     void *got = NULL;
@@ -285,7 +286,7 @@ static oar_status objects(const buffers *b, size_t count, int root)
 
 /* ---- all of them --------------------------------------------------------- */
 
-static oar_status use_buffers(buffers *b)
+static oar_status use_buffers(algorithm_buffers *b)
 {
     static const size_t counts[] = { 0, 1, 3, 65, 1000 };
     static const oar_dtype dtypes[] = { OAR_F32, OAR_BF16, OAR_I64, OAR_F16 };
@@ -307,9 +308,9 @@ static oar_status use_buffers(buffers *b)
 /* Even ranks in shared memory, or all, or none. */
 static oar_status run_rank(oar_group *group, void *arg)
 {
-    buffers b = { .group = group,
-                  .rank = oar_group_rank(group),
-                  .ranks = oar_group_size(group) };
+    algorithm_buffers b = { .group = group,
+                            .rank = oar_group_rank(group),
+                            .ranks = oar_group_size(group) };
     oar_status status;
 
     b.in = malloc((size_t)MOST * 8);
@@ -415,7 +416,7 @@ static void keep_line(void *arg, oar_log_level level, const char *line)
         snprintf(arg, 300, "%s", line);
 }
 
-static void a_buffer_that_stays_in_reach_is_told(void **state)
+static void a_buffer_that_stays_in_reach_is_reported(void **state)
 {
     static const oari_board_ops ops = { .detach = cannot_detach };
     size_t asked = 0;
@@ -444,7 +445,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_algorithm_gives_the_right_values),
         cmocka_unit_test(sizes_that_do_not_fit_are_named),
-        cmocka_unit_test(a_buffer_that_stays_in_reach_is_told),
+        cmocka_unit_test(a_buffer_that_stays_in_reach_is_reported),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

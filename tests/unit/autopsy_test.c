@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Autopsies of boxes that were made up: many ranks, several hosts, and bytes
- * that are not what they say. */
+/* Autopsies of made-up recorder files: many ranks, several hosts, and damaged
+ * bytes. */
 #include "support/ranks.h"
 
 #include <fcntl.h>
@@ -16,12 +16,12 @@
 #include "base/status.h"
 #include "autopsy/autopsy.h"
 #include "record/recorder_file_read.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 enum { BYTES = 3 * OARI_FILE_UNIT, SECOND = 1000000000 };
 
-/* ---- made-up boxes ------------------------------------------------------- */
+/* ---- made-up recorder files ---------------------------------------------- */
 
 static oari_recorder_file *made; /* its head and first two rings */
 
@@ -81,7 +81,7 @@ static void add_op(uint64_t sequence, oar_coll kind, int root, int second,
     atomic_store(&s->state, state == OAR_RECORD_POSTED ? OARI_AWAITED : state);
 }
 
-static int put_box(void)
+static int put_recorder_file(void)
 {
     int fd = memfd_create("box", MFD_CLOEXEC);
 
@@ -123,7 +123,7 @@ static oar_autopsy *large_job(int n, int late)
         add_op(4, OAR_COLL_BARRIER, -1, 50, OAR_RECORD_DONE);
         if (r != late)
             add_op(5, OAR_COLL_ALL_REDUCE, -1, 60, OAR_RECORD_POSTED);
-        fd[r] = put_box();
+        fd[r] = put_recorder_file();
     }
     OK(oar_autopsy_from_fds(fd, n, &a));
     for (int r = 0; r < n; r++)
@@ -136,7 +136,7 @@ static int widest_table_line(const char *text)
 {
     int widest = 0;
 
-    text = strchr(text, '\n'); /* the verdict is a sentence */
+    text = strchr(text, '\n'); /* the first line is a sentence */
     while (text != NULL && *text != 0) {
         int n = (int)strcspn(++text, "\n");
 
@@ -205,7 +205,7 @@ static void messages_do_not_disturb_the_count_of_collectives(void **state)
             add_op((uint64_t)i, OAR_COLL_SEND, 0, 10, OAR_RECORD_DONE);
         add_op((uint64_t)r + 1, OAR_COLL_ALL_REDUCE, -1, 20, OAR_RECORD_POSTED);
         atomic_store(&made->ring[0].slot[r + 1].extra, (uint64_t)r);
-        fd[r] = put_box();
+        fd[r] = put_recorder_file();
     }
     OK(oar_autopsy_from_fds(fd, 3, &a));
     assert_int_equal(oar_autopsy_stall(a, 0, &stall), 0); /* all have come */
@@ -228,7 +228,7 @@ static void a_message_that_was_counted_late_is_put_right(void **state)
         if (r == 0)
             add_op(2, OAR_COLL_SEND, 1, 11, OAR_RECORD_DONE);
         add_op(3 - (uint64_t)r, OAR_COLL_BARRIER, -1, 20, OAR_RECORD_POSTED);
-        fd[r] = put_box(); /* rank 0 says that it is at number 3 */
+        fd[r] = put_recorder_file(); /* rank 0 says that it is at number 3 */
     }
     OK(oar_autopsy_from_fds(fd, 2, &a));
     assert_int_equal(oar_autopsy_stall(a, 0, &stall), 0);
@@ -238,7 +238,7 @@ static void a_message_that_was_counted_late_is_put_right(void **state)
 }
 
 /* As a server does all day. */
-static void who_receives_from_anybody_is_not_stuck(void **state)
+static void a_rank_that_receives_from_any_source_is_not_stuck(void **state)
 {
     oar_autopsy *a = NULL;
     char *text = NULL;
@@ -248,7 +248,7 @@ static void who_receives_from_anybody_is_not_stuck(void **state)
     make_ring(0, 2);
     made->head.world = 2;
     add_op(1, OAR_COLL_RECV, -1, 2, OAR_RECORD_POSTED);
-    fd = put_box();
+    fd = put_recorder_file();
     OK(oar_autopsy_from_fds(&fd, 1, &a));
     assert_int_equal(oar_autopsy_stall(a, 0, NULL), 0);
     assert_int_equal(oar_autopsy_wrong(a), 0);
@@ -259,7 +259,7 @@ static void who_receives_from_anybody_is_not_stuck(void **state)
     close(fd);
 }
 
-static void the_oldest_that_is_left_tells_what_was_dropped(void **state)
+static void the_oldest_record_left_shows_what_was_dropped(void **state)
 {
     oar_autopsy *a = NULL;
     json_t *json, *member;
@@ -270,7 +270,7 @@ static void the_oldest_that_is_left_tells_what_was_dropped(void **state)
     make_ring(0, 1);
     for (int i = 0; i < OAR_RECORDS; i++)
         add_op(1000 + (uint64_t)i, OAR_COLL_BARRIER, -1, 20, OAR_RECORD_DONE);
-    fd = put_box();
+    fd = put_recorder_file();
     OK(oar_autopsy_from_fds(&fd, 1, &a));
     OK(oar_autopsy_json_last(a, 7, &text));
     json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
@@ -288,7 +288,7 @@ static void the_oldest_that_is_left_tells_what_was_dropped(void **state)
     close(fd);
 }
 
-static void boxes_of_an_earlier_epoch_are_not_mixed_in(void **state)
+static void recorder_files_of_an_earlier_epoch_are_not_mixed_in(void **state)
 {
     oar_autopsy *a = NULL;
     char *text = NULL;
@@ -299,7 +299,7 @@ static void boxes_of_an_earlier_epoch_are_not_mixed_in(void **state)
         make_ring(r, 2);
         made->head.epoch = made->ring[0].epoch = r == 0 ? 3 : 2;
         add_op(1, OAR_COLL_BARRIER, -1, 10, OAR_RECORD_POSTED);
-        fd[r] = put_box();
+        fd[r] = put_recorder_file();
     }
     OK(oar_autopsy_from_fds(fd, 2, &a));
     OK(oar_autopsy_text(a, &text));
@@ -326,7 +326,7 @@ static void a_circle_through_two_groups_is_found(void **state)
         make_ring(r, 2);
         snprintf(ring->group, sizeof ring->group, r == 0 ? "a" : "b");
         add_op(1, OAR_COLL_BARRIER, -1, 10, OAR_RECORD_POSTED);
-        fd[r] = put_box();
+        fd[r] = put_recorder_file();
     }
     OK(oar_autopsy_from_fds(fd, 2, &a));
     OK(oar_autopsy_text(a, &text));
@@ -395,8 +395,8 @@ static oar_autopsy *open_autopsy(const int fd[4], const char *note)
     return a;
 }
 
-static void assert_verdict(oar_autopsy *a, const char *name, int culprit,
-                           const char *begins)
+static void assert_first_line(oar_autopsy *a, const char *name, int culprit,
+                              const char *begins)
 {
     char *text = NULL;
 
@@ -424,8 +424,9 @@ static void make_fault_row(const fault_row *row, int rank)
     break_ring(row->status, 1, 2, "rank 2 is what the fault says");
 }
 
-/* And on another node, where rank 2 has no box, what the fault says. */
-static void the_verdict_names_the_rank_that_the_fault_names(void **state)
+/* And on another node, where rank 2 has no recorder file, what the fault
+ * says. */
+static void the_first_line_names_the_rank_that_the_fault_names(void **state)
 {
     for (size_t i = 0; i < sizeof fault_rows / sizeof *fault_rows; i++) {
         const fault_row *row = &fault_rows[i];
@@ -438,19 +439,20 @@ static void the_verdict_names_the_rank_that_the_fault_names(void **state)
                 if (far && r == 2)
                     continue;
                 make_fault_row(row, r);
-                fd[r] = put_box();
+                fd[r] = put_recorder_file();
             }
             snprintf(
                 begins, sizeof begins,
                 far ? "group \"world\" broke: rank 2 is what the fault says"
                     : "rank 2 (host one, pid 1002) %s",
                 row->says);
-            assert_verdict(open_autopsy(fd, row->note), row->name, 2, begins);
+            assert_first_line(open_autopsy(fd, row->note), row->name, 2,
+                              begins);
         }
     }
 }
 
-static void an_abort_is_told_with_its_reason(void **state)
+static void an_abort_is_reported_with_its_reason(void **state)
 {
     for (int far = 0; far < 2; far++) {
         int fd[4];
@@ -458,9 +460,9 @@ static void an_abort_is_told_with_its_reason(void **state)
         for (int r = 0; r < 4; r++) {
             make_fault_row(&fault_rows[0], r);
             break_ring(OAR_E_ABORTED, 2, -1, "rank 2 aborted: loss is NaN");
-            fd[r] = far && r == 2 ? -1 : put_box();
+            fd[r] = far && r == 2 ? -1 : put_recorder_file();
         }
-        assert_verdict(
+        assert_first_line(
             open_autopsy(fd, "exit code 1"), "abort", 2,
             far ? "group \"world\" broke: rank 2 aborted: loss is NaN"
                 : "rank 2 (host one, pid 1002) aborted group "
@@ -492,10 +494,10 @@ static void a_fault_because_of_another_names_the_cause_of_that(void **state)
             make_part(r);
         if (r != 2)
             break_ring(OAR_E_PEER, 0, 1, "rank 1 is gone");
-        fd[r] = put_box();
+        fd[r] = put_recorder_file();
     }
-    assert_verdict(open_autopsy(fd, "killed by SIGBUS"), "two groups", 2,
-                   "rank 2 (host one, pid 1002) was killed by SIGBUS");
+    assert_first_line(open_autopsy(fd, "killed by SIGBUS"), "two groups", 2,
+                      "rank 2 (host one, pid 1002) was killed by SIGBUS");
 }
 
 /* The second ring: a group that the ranks went on in when rank 2 had died,
@@ -534,11 +536,12 @@ static void a_fault_that_ranks_went_on_from_is_not_the_cause(void **state)
             break_ring(OAR_E_PEER, 1, 2, "rank 2 has died");
             atomic_store(&made->head.used, 2);
         }
-        fd[r] = put_box();
+        fd[r] = put_recorder_file();
     }
-    assert_verdict(open_autopsy(fd, "killed by SIGSEGV"), "shrunk", 0,
-                   "rank 0 (host one, pid 1000) ended with exit code 1 before "
-                   "barrier #2");
+    assert_first_line(
+        open_autopsy(fd, "killed by SIGSEGV"), "shrunk", 0,
+        "rank 0 (host one, pid 1000) ended with exit code 1 before "
+        "barrier #2");
 }
 
 /* ---- what is refused ----------------------------------------------------- */
@@ -551,22 +554,23 @@ static void what_cannot_be_is_refused(void **state)
     int none = -1, fd = 0;
 
     folder_make(empty);
-    assert_says(oar_autopsy_open(empty, &a), OAR_E_NOT_FOUND, ".oarrec");
-    folder_drop(empty);
-    assert_says(oar_autopsy_open("/no/such/folder", &a), OAR_E_SYSTEM,
-                "/no/such/folder");
-    assert_says(oar_autopsy_open(NULL, &a), OAR_E_ARG, "folder");
-    assert_says(oar_autopsy_from_fds(&none, 0, &a), OAR_E_ARG,
-                "0 recorder files");
-    assert_says(oar_autopsy_from_fds(NULL, 1, &a), OAR_E_ARG, "recorder files");
-    assert_says(oari_recorder_file_make(-1, &fd), OAR_E_ARG, "rank -1");
-    assert_says(oari_recorder_file_make(0, NULL), OAR_E_ARG, "rank 0");
+    assert_fails_with(oar_autopsy_open(empty, &a), OAR_E_NOT_FOUND, ".oarrec");
+    folder_remove(empty);
+    assert_fails_with(oar_autopsy_open("/no/such/folder", &a), OAR_E_SYSTEM,
+                      "/no/such/folder");
+    assert_fails_with(oar_autopsy_open(NULL, &a), OAR_E_ARG, "folder");
+    assert_fails_with(oar_autopsy_from_fds(&none, 0, &a), OAR_E_ARG,
+                      "0 recorder files");
+    assert_fails_with(oar_autopsy_from_fds(NULL, 1, &a), OAR_E_ARG,
+                      "recorder files");
+    assert_fails_with(oari_recorder_file_make(-1, &fd), OAR_E_ARG, "rank -1");
+    assert_fails_with(oari_recorder_file_make(0, NULL), OAR_E_ARG, "rank 0");
     OK(oar_autopsy_from_fds(&none, 1, &a));
-    assert_says(oar_autopsy_note(a, 1, "x"), OAR_E_RANK, "rank 1");
-    assert_says(oar_autopsy_note(a, 0, NULL), OAR_E_ARG, "text");
-    assert_says(oar_autopsy_text(a, NULL), OAR_E_ARG, "place");
-    assert_says(oar_autopsy_text(NULL, &text), OAR_E_ARG, "autopsy");
-    assert_says(oar_autopsy_save(a, NULL), OAR_E_ARG, "folder");
+    assert_fails_with(oar_autopsy_note(a, 1, "x"), OAR_E_RANK, "rank 1");
+    assert_fails_with(oar_autopsy_note(a, 0, NULL), OAR_E_ARG, "text");
+    assert_fails_with(oar_autopsy_text(a, NULL), OAR_E_ARG, "place");
+    assert_fails_with(oar_autopsy_text(NULL, &text), OAR_E_ARG, "autopsy");
+    assert_fails_with(oar_autopsy_save(a, NULL), OAR_E_ARG, "folder");
     assert_int_equal(oar_autopsy_stall(a, 0, &small), 0);
     assert_int_equal(oar_autopsy_stall(NULL, 0, NULL), 0);
     oar_autopsy_destroy(a);
@@ -629,7 +633,7 @@ static void no_bit_of_a_head_brings_it_down(void **state)
     int fd;
 
     make_good();
-    fd = put_box();
+    fd = put_recorder_file();
     flip_bits(fd, 0, sizeof(oari_recorder_head));
     flip_bits(fd, ring, offsetof(oari_ring, member) + 8);
     flip_bits(fd, ring + offsetof(oari_ring, fault), 48);
@@ -652,7 +656,7 @@ static void it_may_end_anywhere(void **state)
     int fd;
 
     make_good();
-    fd = put_box();
+    fd = put_recorder_file();
     for (size_t i = 0; i < sizeof end / sizeof *end; i++) {
         assert_int_equal(ftruncate(fd, end[i]), 0);
         expect_answer(fd);
@@ -676,7 +680,7 @@ static void random_bytes_are_survived(void **state)
                                ? (unsigned char)(random >> 33)
                                : bytes[i];
         }
-        fd = put_box();
+        fd = put_recorder_file();
         expect_answer(fd);
         close(fd);
     }
@@ -695,15 +699,15 @@ static void the_parser_takes_bytes_at_any_address(void **state)
     assert_int_equal(image.damaged, 0);
     assert_non_null(oari_recorder_copy_ring(&image, 0));
     oari_recorder_copy_clear(&image);
-    assert_says(oari_recorder_file_read(bytes, BYTES, &image), OAR_E_DATA,
-                "recorder file");
+    assert_fails_with(oari_recorder_file_read(bytes, BYTES, &image), OAR_E_DATA,
+                      "recorder file");
     bytes[1 + 8] ^= 1; /* the version */
-    assert_says(oari_recorder_file_read(bytes + 1, BYTES, &image), OAR_E_DATA,
-                "version");
+    assert_fails_with(oari_recorder_file_read(bytes + 1, BYTES, &image),
+                      OAR_E_DATA, "version");
     free(bytes);
 }
 
-static void texts_come_out_as_texts(void **state)
+static void texts_are_printed_as_texts(void **state)
 {
     static const struct {
         const char *in, *out;
@@ -751,8 +755,8 @@ static void it_copes_without_memory(void **state)
     int fd;
 
     make_good();
-    fd = put_box();
-    census_fail_each(whole_autopsy, &fd);
+    fd = put_recorder_file();
+    fail_each_allocation(whole_autopsy, &fd);
     close(fd);
 }
 
@@ -765,12 +769,12 @@ int main(void)
         MADE(every_rank_of_a_small_job_has_its_own),
         MADE(messages_do_not_disturb_the_count_of_collectives),
         MADE(a_message_that_was_counted_late_is_put_right),
-        MADE(who_receives_from_anybody_is_not_stuck),
-        MADE(the_oldest_that_is_left_tells_what_was_dropped),
-        MADE(boxes_of_an_earlier_epoch_are_not_mixed_in),
+        MADE(a_rank_that_receives_from_any_source_is_not_stuck),
+        MADE(the_oldest_record_left_shows_what_was_dropped),
+        MADE(recorder_files_of_an_earlier_epoch_are_not_mixed_in),
         MADE(a_circle_through_two_groups_is_found),
-        MADE(the_verdict_names_the_rank_that_the_fault_names),
-        MADE(an_abort_is_told_with_its_reason),
+        MADE(the_first_line_names_the_rank_that_the_fault_names),
+        MADE(an_abort_is_reported_with_its_reason),
         MADE(a_fault_because_of_another_names_the_cause_of_that),
         MADE(a_fault_that_ranks_went_on_from_is_not_the_cause),
         MADE(what_cannot_be_is_refused),
@@ -778,7 +782,7 @@ int main(void)
         MADE(it_may_end_anywhere),
         MADE(random_bytes_are_survived),
         MADE(the_parser_takes_bytes_at_any_address),
-        MADE(texts_come_out_as_texts),
+        MADE(texts_are_printed_as_texts),
         MADE(it_copes_without_memory),
     };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which backends there are, and plugins: good, refusing and broken ones. */
+/* The list of backends, and plugins: good, refusing and broken ones. */
 #include "support/ranks.h"
 
 #include <pthread.h>
@@ -11,8 +11,8 @@
 #include <oarsong/backend.h>
 #include <oarsong/p2p.h>
 
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 enum { PATH_BYTES = 1200 };
 
@@ -74,23 +74,25 @@ static void backend_fail_writes_the_last_error(void **state)
 {
     char text[600];
 
-    assert_says(oar_backend_fail(OAR_E_AUTH, "rank %d: %s", 7, "who?"),
-                OAR_E_AUTH, "rank 7: who?");
+    assert_fails_with(oar_backend_fail(OAR_E_AUTH, "rank %d: %s", 7, "who?"),
+                      OAR_E_AUTH, "rank 7: who?");
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = 0;
-    assert_says(oar_backend_fail(OAR_E_DATA, "%s", text), OAR_E_DATA, "xxx");
+    assert_fails_with(oar_backend_fail(OAR_E_DATA, "%s", text), OAR_E_DATA,
+                      "xxx");
 }
 
 static void what_does_not_exist_is_not_found(void **state)
 {
     oar_backend_caps caps = { 0 };
 
-    assert_says(oar_backend_available("pigeon", &caps), OAR_E_NOT_FOUND,
-                "\"pigeon\"");
-    assert_says(oar_backend_available("", &caps), OAR_E_NOT_FOUND, "\"\"");
-    assert_says(oar_backend_available(NULL, &caps), OAR_E_ARG, "name");
-    assert_says(oar_backend_available("self", &caps), OAR_E_ARG, "size");
-    assert_says(oar_backend_load(NULL, NULL), OAR_E_ARG, "path");
+    assert_fails_with(oar_backend_available("pigeon", &caps), OAR_E_NOT_FOUND,
+                      "\"pigeon\"");
+    assert_fails_with(oar_backend_available("", &caps), OAR_E_NOT_FOUND,
+                      "\"\"");
+    assert_fails_with(oar_backend_available(NULL, &caps), OAR_E_ARG, "name");
+    assert_fails_with(oar_backend_available("self", &caps), OAR_E_ARG, "size");
+    assert_fails_with(oar_backend_load(NULL, NULL), OAR_E_ARG, "path");
 }
 
 /* ---- plugins that cannot be ---------------------------------------------- */
@@ -98,9 +100,9 @@ static void what_does_not_exist_is_not_found(void **state)
 static void what_is_no_plugin_is_refused_with_the_reason(void **state)
 {
     static const char *const wrong[][2] = {
-        { "silent", "does not export " OAR_BACKEND_PLUGIN_SYMBOL },
-        { "old", "ABI 11, this is 4" },
-        { "hollow", "has no self_size" },
+        { "no_entry_point", "does not export " OAR_BACKEND_PLUGIN_SYMBOL },
+        { "old_abi", "ABI 11, this is 4" },
+        { "empty_table", "has no self_size" },
         { "wrong_table", "gives no table" },
         { "wrong_size", "ends before its post array" },
         { "wrong_name", "has no name" },
@@ -110,24 +112,24 @@ static void what_is_no_plugin_is_refused_with_the_reason(void **state)
         { "wrong_recv", "lacks one of send and recv" },
         { "wrong_arm", "lacks one of wait_fd and arm" },
         { "wrong_count", "ends within its post array" },
-        { "needy", "undefined symbol: oar_no_such_thing" },
+        { "missing_symbol", "undefined symbol: oar_no_such_thing" },
         { "wrong_messages", "neither messages nor collectives" },
     };
-    census before = census_take();
+    leak_check before = leak_check_begin();
     const char *name = "untouched";
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char path[PATH_BYTES];
         plugin(wrong[i][0], path);
-        assert_says(oar_backend_load(path, &name), OAR_E_UNAVAILABLE,
-                    wrong[i][1]);
+        assert_fails_with(oar_backend_load(path, &name), OAR_E_UNAVAILABLE,
+                          wrong[i][1]);
         assert_non_null(strstr(oar_last_error_text(), wrong[i][0]));
-        assert_says(oar_backend_available(path, NULL), OAR_E_UNAVAILABLE,
-                    wrong[i][1]);
+        assert_fails_with(oar_backend_available(path, NULL), OAR_E_UNAVAILABLE,
+                          wrong[i][1]);
     }
     assert_string_equal(name, "untouched");
     assert_int_equal(is_listed("wrong"), 0);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 static void a_path_that_leads_nowhere_is_named(void **state)
@@ -135,15 +137,15 @@ static void a_path_that_leads_nowhere_is_named(void **state)
     oar_group_opts o = oar_group_opts_init();
     oar_group *g = NULL;
 
-    assert_says(oar_backend_load("/no/such/lib.so", NULL), OAR_E_UNAVAILABLE,
-                "/no/such/lib.so");
-    assert_says(oar_backend_load("/dev/null", NULL), OAR_E_UNAVAILABLE,
-                "/dev/null");
-    assert_says(oar_backend_available("nowhere.so", NULL), OAR_E_UNAVAILABLE,
-                "nowhere.so");
+    assert_fails_with(oar_backend_load("/no/such/lib.so", NULL),
+                      OAR_E_UNAVAILABLE, "/no/such/lib.so");
+    assert_fails_with(oar_backend_load("/dev/null", NULL), OAR_E_UNAVAILABLE,
+                      "/dev/null");
+    assert_fails_with(oar_backend_available("nowhere.so", NULL),
+                      OAR_E_UNAVAILABLE, "nowhere.so");
     o.backend = "./gone.so";
-    assert_says(oar_group_create(NULL, 0, 1, &o, &g), OAR_E_UNAVAILABLE,
-                "gone.so");
+    assert_fails_with(oar_group_create(NULL, 0, 1, &o, &g), OAR_E_UNAVAILABLE,
+                      "gone.so");
     assert_null(g);
 }
 
@@ -152,7 +154,7 @@ static void an_older_table_without_a_post_array_is_taken(void **state)
     char path[PATH_BYTES];
     const char *name = NULL;
 
-    assert_int_equal(oar_backend_load(plugin("wrong_nothing", path), &name),
+    assert_int_equal(oar_backend_load(plugin("old_table", path), &name),
                      OAR_OK);
     assert_string_equal(name, "wrong");
     assert_int_equal(oar_backend_available("wrong", NULL), OAR_OK);
@@ -160,13 +162,13 @@ static void an_older_table_without_a_post_array_is_taken(void **state)
 
 /* ---- plugins by name ----------------------------------------------------- */
 
-typedef struct aviary {
+typedef struct plugin_folder {
     char folder[64], path[256], list[600];
-} aviary;
+} plugin_folder;
 
 /* A folder with liboarsong-finch.so in it, which is that plugin, somewhere in
  * OARSONG_PLUGIN_PATH. */
-static void make_aviary(aviary *a, const char *of)
+static void make_plugin_folder(plugin_folder *a, const char *of)
 {
     char file[PATH_BYTES];
 
@@ -179,7 +181,7 @@ static void make_aviary(aviary *a, const char *of)
     assert_int_equal(setenv("OARSONG_PLUGIN_PATH", a->list, 1), 0);
 }
 
-static void drop_aviary(aviary *a)
+static void remove_plugin_folder(plugin_folder *a)
 {
     unsetenv("OARSONG_PLUGIN_PATH");
     assert_int_equal(unlink(a->path), 0);
@@ -191,62 +193,62 @@ static void a_plugin_is_found_by_name_in_the_plugin_path(void **state)
     oar_backend_caps caps = oar_backend_caps_init();
     oar_group_opts o = oar_group_opts_init();
     oar_group *g = NULL;
-    aviary a;
+    plugin_folder a;
 
-    assert_says(oar_backend_available("finch", &caps), OAR_E_NOT_FOUND,
-                "\"finch\"");
-    make_aviary(&a, "loop");
+    assert_fails_with(oar_backend_available("finch", &caps), OAR_E_NOT_FOUND,
+                      "\"finch\"");
+    make_plugin_folder(&a, "loopback");
     assert_int_equal(oar_backend_available("finch", &caps), OAR_OK);
     assert_string_equal(caps.note, "goes round");
     o.backend = "finch";
     assert_int_equal(oar_group_create(NULL, 0, 1, &o, &g), OAR_OK);
-    assert_string_equal(oar_group_backend(g), "loop");
+    assert_string_equal(oar_group_backend(g), "loopback");
     oar_group_destroy(g);
-    drop_aviary(&a);
+    remove_plugin_folder(&a);
 }
 
 static void a_plugin_not_found_says_where_it_was_looked_for(void **state)
 {
-    aviary a;
+    plugin_folder a;
 
-    make_aviary(&a, "loop");
-    assert_says(oar_backend_available("wren", NULL), OAR_E_NOT_FOUND,
-                "liboarsong-wren.so");
+    make_plugin_folder(&a, "loopback");
+    assert_fails_with(oar_backend_available("wren", NULL), OAR_E_NOT_FOUND,
+                      "liboarsong-wren.so");
     assert_non_null(strstr(oar_last_error_text(), "OARSONG_PLUGIN_PATH"));
     assert_non_null(strstr(oar_last_error_text(), "beside the library"));
-    drop_aviary(&a);
+    remove_plugin_folder(&a);
 }
 
 static void a_plugin_found_by_name_that_is_broken_says_why(void **state)
 {
-    aviary a;
+    plugin_folder a;
 
-    make_aviary(&a, "old");
-    assert_says(oar_backend_available("finch", NULL), OAR_E_UNAVAILABLE,
-                "liboarsong-finch.so: made for backend ABI");
-    drop_aviary(&a);
-    make_aviary(&a, "needy");
-    assert_says(oar_backend_available("finch", NULL), OAR_E_UNAVAILABLE,
-                "oar_no_such_thing");
-    drop_aviary(&a);
-    make_aviary(&a, "sick");
-    assert_says(oar_backend_available("finch", NULL), OAR_E_UNAVAILABLE,
-                "no oars in this machine");
-    drop_aviary(&a);
+    make_plugin_folder(&a, "old_abi");
+    assert_fails_with(oar_backend_available("finch", NULL), OAR_E_UNAVAILABLE,
+                      "liboarsong-finch.so: made for backend ABI");
+    remove_plugin_folder(&a);
+    make_plugin_folder(&a, "missing_symbol");
+    assert_fails_with(oar_backend_available("finch", NULL), OAR_E_UNAVAILABLE,
+                      "oar_no_such_thing");
+    remove_plugin_folder(&a);
+    make_plugin_folder(&a, "unavailable");
+    assert_fails_with(oar_backend_available("finch", NULL), OAR_E_UNAVAILABLE,
+                      "no oars in this machine");
+    remove_plugin_folder(&a);
 }
 
 static void folders_that_cannot_be_are_passed_over(void **state)
 {
     char *list = malloc(9000);
-    aviary a;
+    plugin_folder a;
 
-    make_aviary(&a, "loop");
+    make_plugin_folder(&a, "loopback");
     memset(list, 'x', 5000); /* longer than any path */
     snprintf(list + 5000, 4000, "::/dev/null:%s", a.folder);
     setenv("OARSONG_PLUGIN_PATH", list, 1);
     assert_int_equal(oar_backend_available("finch", NULL), OAR_OK);
     free(list);
-    drop_aviary(&a);
+    remove_plugin_folder(&a);
 }
 
 /* ---- one that works ------------------------------------------------------ */
@@ -257,21 +259,22 @@ static void a_plugin_is_known_by_its_name_once_it_is_loaded(void **state)
     char path[PATH_BYTES];
     const char *name = NULL, *again = NULL;
 
-    plugin("loop", path);
-    assert_says(oar_backend_available("loop", NULL), OAR_E_NOT_FOUND, "loop");
+    plugin("loopback", path);
+    assert_fails_with(oar_backend_available("loopback", NULL), OAR_E_NOT_FOUND,
+                      "loopback");
     assert_int_equal(oar_backend_load(path, NULL), OAR_OK);
     assert_int_equal(oar_backend_load(path, &name), OAR_OK);
     assert_int_equal(oar_backend_load(path, &again), OAR_OK);
-    assert_string_equal(name, "loop");
+    assert_string_equal(name, "loopback");
     assert_ptr_equal(name, again);
-    assert_int_equal(is_listed("loop"), 1);
-    assert_int_equal(oar_backend_available("loop", &caps), OAR_OK);
+    assert_int_equal(is_listed("loopback"), 1);
+    assert_int_equal(oar_backend_available("loopback", &caps), OAR_OK);
     assert_string_equal(caps.note, "goes round");
     assert_int_equal(caps.dtypes, 1u << OAR_F32);
     assert_int_equal(oar_backend_available(path, NULL), OAR_OK);
 }
 
-static oar_group *make_loop(const char *backend, int64_t timeout_ms)
+static oar_group *make_loopback(const char *backend, int64_t timeout_ms)
 {
     oar_group_opts o = oar_group_opts_init();
     oar_group *g = NULL;
@@ -286,17 +289,17 @@ static oar_group *make_loop(const char *backend, int64_t timeout_ms)
 static void a_group_over_a_plugin_plans_what_it_lacks(void **state)
 {
     char path[PATH_BYTES];
-    census before;
+    leak_check before;
     float x[3] = { 1, 2, 3 }, y[3] = { 0 };
     oar_span s = oar_span_of(x, 3, OAR_F32), t = oar_span_of(y, 3, OAR_F32);
     oar_work *work;
     oar_group *g;
 
-    assert_int_equal(oar_backend_load(plugin("loop", path), NULL), OAR_OK);
-    before = census_take();
+    assert_int_equal(oar_backend_load(plugin("loopback", path), NULL), OAR_OK);
+    before = leak_check_begin();
     for (int by_path = 0; by_path < 2; by_path++) {
-        g = make_loop(by_path ? path : "loop", 5000);
-        assert_string_equal(oar_group_backend(g), "loop");
+        g = make_loopback(by_path ? path : "loopback", 5000);
+        assert_string_equal(oar_group_backend(g), "loopback");
         assert_int_equal(oar_barrier(g, NULL, NULL), OAR_OK);
         assert_int_equal(oar_broadcast(g, s, 0, NULL, NULL), OAR_OK);
         assert_int_equal(oar_all_reduce_into(g, s, t, OAR_AVG, NULL, NULL),
@@ -309,13 +312,14 @@ static void a_group_over_a_plugin_plans_what_it_lacks(void **state)
         assert_memory_equal(x, y, sizeof x);
         oar_work_release(work);
         assert_int_equal(oar_send(g, s, 0, 1, NULL, &work), OAR_OK);
-        assert_says(oar_recv(g, oar_span_of(y, 2, OAR_F32), 0, 1, NULL, NULL),
-                    OAR_E_SIZE, "8 bytes");
+        assert_fails_with(
+            oar_recv(g, oar_span_of(y, 2, OAR_F32), 0, 1, NULL, NULL),
+            OAR_E_SIZE, "8 bytes");
         oar_work_release(work);
         assert_int_equal(oar_barrier(g, NULL, NULL), OAR_OK);
         oar_group_destroy(g);
     }
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 static void a_message_over_a_plugin_times_out_and_is_aborted(void **state)
@@ -326,21 +330,21 @@ static void a_message_over_a_plugin_times_out_and_is_aborted(void **state)
     oar_work *work;
     oar_group *g;
 
-    assert_int_equal(oar_backend_load(plugin("loop", path), NULL), OAR_OK);
-    g = make_loop("loop", 50);
-    assert_says(oar_recv(g, s, 0, 3, NULL, NULL), OAR_E_TIMEOUT,
-                "recv waited 50 ms for rank 0");
-    assert_says(oar_barrier(g, NULL, NULL), OAR_E_TIMEOUT, "recv waited");
+    assert_int_equal(oar_backend_load(plugin("loopback", path), NULL), OAR_OK);
+    g = make_loopback("loopback", 50);
+    assert_fails_with(oar_recv(g, s, 0, 3, NULL, NULL), OAR_E_TIMEOUT,
+                      "recv waited 50 ms for rank 0");
+    assert_fails_with(oar_barrier(g, NULL, NULL), OAR_E_TIMEOUT, "recv waited");
     oar_group_destroy(g);
 
-    g = make_loop("loop", -1);
+    g = make_loopback("loopback", -1);
     assert_int_equal(oar_recv(g, s, 0, 3, NULL, &work), OAR_OK);
     assert_int_equal(oar_group_abort(g, "no more"), OAR_OK);
-    assert_says(oar_work_wait(work), OAR_E_ABORTED, "no more");
+    assert_fails_with(oar_work_wait(work), OAR_E_ABORTED, "no more");
     oar_work_release(work);
     oar_group_destroy(g);
 
-    g = make_loop("loop", -1);
+    g = make_loopback("loopback", -1);
     assert_int_equal(oar_recv(g, s, 0, 3, NULL, &work), OAR_OK);
     oar_work_release(work);
     oar_group_destroy(g); /* with the receive still pending */
@@ -353,35 +357,36 @@ static void a_plugin_that_refuses_says_why(void **state)
     oar_store *store;
     oar_group *g = NULL;
 
-    assert_int_equal(oar_backend_load(plugin("loop", path), NULL), OAR_OK);
-    o.backend = "loop";
-    setenv("LOOP_REFUSES", "1", 1);
-    assert_says(oar_backend_available("loop", NULL), OAR_E_UNAVAILABLE,
-                "LOOP_REFUSES says no");
-    assert_says(oar_group_create(NULL, 0, 1, &o, &g), OAR_E_UNAVAILABLE,
-                "LOOP_REFUSES says no");
-    unsetenv("LOOP_REFUSES");
+    assert_int_equal(oar_backend_load(plugin("loopback", path), NULL), OAR_OK);
+    o.backend = "loopback";
+    setenv("LOOPBACK_REFUSES", "1", 1);
+    assert_fails_with(oar_backend_available("loopback", NULL),
+                      OAR_E_UNAVAILABLE, "LOOPBACK_REFUSES says no");
+    assert_fails_with(oar_group_create(NULL, 0, 1, &o, &g), OAR_E_UNAVAILABLE,
+                      "LOOPBACK_REFUSES says no");
+    unsetenv("LOOPBACK_REFUSES");
     assert_int_equal(oar_store_create_memory(&store), OAR_OK);
-    assert_says(oar_group_create(store, 0, 2, &o, &g), OAR_E_WORLD,
-                "loop: 2 ranks");
+    assert_fails_with(oar_group_create(store, 0, 2, &o, &g), OAR_E_WORLD,
+                      "loopback: 2 ranks");
     oar_store_destroy(store);
     assert_null(g);
 }
 
-static void a_whole_backend_may_be_sick_here(void **state)
+static void a_complete_backend_may_be_unavailable_here(void **state)
 {
     oar_group_opts o = oar_group_opts_init();
     char path[PATH_BYTES];
     const char *name = NULL;
     oar_group *g = NULL;
 
-    assert_int_equal(oar_backend_load(plugin("sick", path), &name), OAR_OK);
-    assert_string_equal(name, "sick");
-    assert_says(oar_backend_available("sick", NULL), OAR_E_UNAVAILABLE,
-                "no oars in this machine");
+    assert_int_equal(oar_backend_load(plugin("unavailable", path), &name),
+                     OAR_OK);
+    assert_string_equal(name, "unavailable");
+    assert_fails_with(oar_backend_available("unavailable", NULL),
+                      OAR_E_UNAVAILABLE, "no oars in this machine");
     o.backend = path;
-    assert_says(oar_group_create(NULL, 0, 1, &o, &g), OAR_E_UNAVAILABLE,
-                "no oars in this machine");
+    assert_fails_with(oar_group_create(NULL, 0, 1, &o, &g), OAR_E_UNAVAILABLE,
+                      "no oars in this machine");
     assert_null(g);
 }
 
@@ -406,17 +411,17 @@ static void a_plugin_carries_collectives_between_processes(void **state)
             fail_msg("%d ranks: %s", n, oar_last_error_text());
 }
 
-static void a_plan_that_needs_a_board_is_refused_without_one(void **state)
+static void a_plan_over_shared_memory_is_refused_without_it(void **state)
 {
     oar_group_opts o = oar_group_opts_init();
     char path[PATH_BYTES];
     oar_group *g = NULL;
 
-    assert_int_equal(oar_backend_load(plugin("loop", path), NULL), OAR_OK);
-    o.backend = "loop";
+    assert_int_equal(oar_backend_load(plugin("loopback", path), NULL), OAR_OK);
+    o.backend = "loopback";
     setenv("OARSONG_ALGO", "direct", 1);
-    assert_says(oar_group_create(NULL, 0, 1, &o, &g), OAR_E_UNSUPPORTED,
-                "shared memory");
+    assert_fails_with(oar_group_create(NULL, 0, 1, &o, &g), OAR_E_UNSUPPORTED,
+                      "shared memory");
     unsetenv("OARSONG_ALGO");
     assert_null(g);
 }
@@ -428,7 +433,7 @@ static void *load_it(void *path)
     const char *name = NULL;
 
     return oar_backend_load(path, &name) == OAR_OK &&
-                   strcmp(name, "loop") == 0 && oar_backend_name(4) != NULL
+                   strcmp(name, "loopback") == 0 && oar_backend_name(4) != NULL
                ? NULL
                : path;
 }
@@ -439,9 +444,9 @@ static void threads_load_one_plugin_once(void **state)
     pthread_t thread[THREADS];
     char path[PATH_BYTES];
     void *failed;
-    int before = is_listed("loop");
+    int before = is_listed("loopback");
 
-    plugin("loop", path);
+    plugin("loopback", path);
     memmove(path + 1, path, strlen(path) + 1); /* another way to spell it */
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, load_it, path), 0);
@@ -449,7 +454,7 @@ static void threads_load_one_plugin_once(void **state)
         pthread_join(thread[i], &failed);
         assert_null(failed);
     }
-    assert_int_equal(is_listed("loop"), before + 1);
+    assert_int_equal(is_listed("loopback"), before + 1);
 }
 
 static oar_status load_once(void *path)
@@ -473,22 +478,22 @@ static void without_memory_nothing_is_loaded_or_left(void **state)
 {
     char path[PATH_BYTES], other[PATH_BYTES + 4];
 
-    plugin("loop", path);
+    plugin("loopback", path);
     snprintf(other, sizeof other, "//%s", path);
-    census_fail_each(load_once, other);
-    census_fail_each(open_once, path);
+    fail_each_allocation(load_once, other);
+    fail_each_allocation(open_once, path);
     plugin("carrier", path); /* this one can be woken */
     assert_int_equal(oar_backend_load(path, NULL), OAR_OK);
-    census_fail_each(open_once, path);
+    fail_each_allocation(open_once, path);
 }
 
-static void there_is_an_end_to_plugins(void **state)
+static void the_number_of_plugins_is_limited(void **state)
 {
     char path[PATH_BYTES], other[PATH_BYTES + 100];
     oar_status status = OAR_OK;
     int loaded = 0;
 
-    plugin("loop", path);
+    plugin("loopback", path);
     for (int i = 3; i < 80 && status == OAR_OK; i++) {
         snprintf(other, sizeof other, "%.*s%s", i,
                  "////////////////////////////////////////////////////////////"
@@ -498,8 +503,8 @@ static void there_is_an_end_to_plugins(void **state)
         loaded += status == OAR_OK;
     }
     assert_true(loaded > 50);
-    assert_says(status, OAR_E_UNAVAILABLE, "more than 64");
-    assert_int_equal(oar_backend_available("loop", NULL), OAR_OK);
+    assert_fails_with(status, OAR_E_UNAVAILABLE, "more than 64");
+    assert_int_equal(oar_backend_available("loopback", NULL), OAR_OK);
 }
 
 int main(void)
@@ -520,12 +525,12 @@ int main(void)
         cmocka_unit_test(a_group_over_a_plugin_plans_what_it_lacks),
         cmocka_unit_test(a_message_over_a_plugin_times_out_and_is_aborted),
         cmocka_unit_test(a_plugin_that_refuses_says_why),
-        cmocka_unit_test(a_whole_backend_may_be_sick_here),
+        cmocka_unit_test(a_complete_backend_may_be_unavailable_here),
         cmocka_unit_test(a_plugin_carries_collectives_between_processes),
-        cmocka_unit_test(a_plan_that_needs_a_board_is_refused_without_one),
+        cmocka_unit_test(a_plan_over_shared_memory_is_refused_without_it),
         cmocka_unit_test(threads_load_one_plugin_once),
         cmocka_unit_test(without_memory_nothing_is_loaded_or_left),
-        cmocka_unit_test(there_is_an_end_to_plugins),
+        cmocka_unit_test(the_number_of_plugins_is_limited),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

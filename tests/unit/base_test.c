@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ground everything stands on: statuses and the last error, options,
- * memory, the log, settings from the environment, the clock, the version. */
+/* What everything else needs: statuses and the last error, options, memory, the
+ * log, settings from the environment, the clock, the version. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,6 +25,7 @@
 #include "base/log.h"
 #include "base/reduce/reduce.h"
 #include "base/status.h"
+#include "support/leak_check.h"
 
 /* ---- status -------------------------------------------------------------- */
 
@@ -227,7 +228,7 @@ static void options_without_a_size_are_refused(void **state)
 }
 
 /* At the end of a page with nothing behind it. */
-static void options_with_a_size_that_nobody_set_are_not_read(void **state)
+static void options_with_a_size_that_was_not_set_are_not_read(void **state)
 {
     static const size_t sizes[] = { SIZE_MAX, SIZE_MAX - 7,         1 << 20,
                                     4104,     sizeof(old_opts) + 1, 9 };
@@ -325,14 +326,6 @@ static void so_many_file_names_are_kept_and_no_more(void **state)
 }
 
 /* ---- memory -------------------------------------------------------------- */
-
-static oar_memory_stats memory_now(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    assert_int_equal(oar_memory_read(&stats), OAR_OK);
-    return stats;
-}
 
 static void allocations_are_counted(void **state)
 {
@@ -443,7 +436,7 @@ static void hear(void *arg, oar_log_level level, const char *line)
     snprintf(heard.text, sizeof heard.text, "%s", line);
 }
 
-static void lines_up_to_the_level_are_heard(void **state)
+static void lines_up_to_the_level_are_logged(void **state)
 {
     memset(&heard, 0, sizeof heard);
     oar_log_to(hear, &heard, OAR_LOG_WARN);
@@ -529,7 +522,7 @@ static void the_environment_can_ask_for_lines(void **state)
 
 /* ---- names of variables -------------------------------------------------- */
 
-static void a_name_that_means_nothing_is_told_once(void **state)
+static void an_unknown_name_is_reported_once(void **state)
 {
     memset(&heard, 0, sizeof heard);
     setenv("OARSONG_TIMEOUT", "5", 1);
@@ -682,7 +675,7 @@ static void ticks_run_at_the_rate_they_say(void **state)
     assert_true(oari_ticks_per_second() == rate);
 }
 
-static void deadlines_come_and_never_comes_not(void **state)
+static void deadlines_pass_and_never_does_not(void **state)
 {
     int64_t before = oari_now_ns(), soon = oari_deadline(1000);
 
@@ -737,7 +730,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(options_of_older_headers_are_filled_up),
         cmocka_unit_test(options_of_newer_headers_pass_unless_they_are_used),
         cmocka_unit_test(options_without_a_size_are_refused),
-        cmocka_unit_test(options_with_a_size_that_nobody_set_are_not_read),
+        cmocka_unit_test(options_with_a_size_that_was_not_set_are_not_read),
         cmocka_unit_test(options_are_made_for_other_languages),
         cmocka_unit_test(a_struct_given_out_fits_the_callers_size),
         cmocka_unit_test(allocations_are_counted),
@@ -746,8 +739,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(impossible_sizes_are_out_of_memory),
         cmocka_unit_test(the_chosen_allocation_fails_once),
         cmocka_unit_test(memory_stats_of_any_size_are_filled),
-        cmocka_unit_test(lines_up_to_the_level_are_heard),
-        cmocka_unit_test(a_name_that_means_nothing_is_told_once),
+        cmocka_unit_test(lines_up_to_the_level_are_logged),
+        cmocka_unit_test(an_unknown_name_is_reported_once),
         cmocka_unit_test(a_variable_takes_its_words_in_any_case),
         cmocka_unit_test(a_long_line_is_cut),
         cmocka_unit_test(the_environment_can_ask_for_lines),
@@ -756,7 +749,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(limits_are_inclusive_and_named),
         cmocka_unit_test(settings_come_from_the_environment),
         cmocka_unit_test(ticks_run_at_the_rate_they_say),
-        cmocka_unit_test(deadlines_come_and_never_comes_not),
+        cmocka_unit_test(deadlines_pass_and_never_does_not),
         cmocka_unit_test(the_version_is_that_of_the_headers),
         cmocka_unit_test(the_build_says_its_version_and_instruction_set),
         cmocka_unit_test(a_call_without_a_file_is_made_from_the_one_around_it),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many calls as one, calls that are prepared, and waiting for the first of
- * several; and the barrier that says who is missing. */
+/* Batches of calls, prepared calls, waiting for the first of several; and the
+ * barrier that names the missing ranks. */
 #include "support/ranks.h"
 
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include <oarsong/p2p.h>
 
 #include "base/clock.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 static oar_span one(int64_t *x)
 {
@@ -18,9 +18,9 @@ static oar_span one(int64_t *x)
 
 /* ---- batches ------------------------------------------------------------- */
 
-/* Blocking calls that would lock up one after the other: everyone receives
- * before anyone sends. */
-static oar_status knot(oar_group *g, oar_work **work)
+/* Blocking calls that would deadlock one after the other: all ranks receive
+ * before they send. */
+static oar_status run_ring(oar_group *g, oar_work **work)
 {
     int n = oar_group_size(g), rank = oar_group_rank(g);
     static _Thread_local int64_t got, mine, sum;
@@ -28,7 +28,7 @@ static oar_status knot(oar_group *g, oar_work **work)
     got = -1;
     mine = sum = rank;
     CHECK_OK(oar_batch_begin(g));
-    CHECK(says(oar_batch_begin(g), OAR_E_STATE, "open already"));
+    CHECK(fails_with(oar_batch_begin(g), OAR_E_STATE, "open already"));
     CHECK_OK(oar_recv(g, one(&got), (rank + n - 1) % n, 3, NULL, NULL));
     CHECK_OK(oar_all_reduce(g, one(&sum), OAR_SUM, NULL, NULL));
     CHECK_OK(oar_send(g, one(&mine), (rank + 1) % n, 3, NULL, NULL));
@@ -47,9 +47,9 @@ static oar_status run_knot(oar_group *g, void *arg)
 {
     oar_work *work;
 
-    CHECK_OK(knot(g, NULL));
-    CHECK_OK(knot(g, &work));
-    CHECK(says(oar_batch_end(g, NULL), OAR_E_STATE, "without a batch"));
+    CHECK_OK(run_ring(g, NULL));
+    CHECK_OK(run_ring(g, &work));
+    CHECK(fails_with(oar_batch_end(g, NULL), OAR_E_STATE, "without a batch"));
     CHECK_OK(oar_batch_begin(g));
     CHECK_OK(oar_batch_end(g, NULL));
     return oar_barrier(g, NULL, NULL);
@@ -83,8 +83,8 @@ static oar_status split_in_batch(oar_group *g, void *arg)
 
     CHECK_OK(oar_batch_begin(g));
     CHECK_OK(oar_all_reduce(g, one(&x), OAR_SUM, NULL, NULL));
-    CHECK(says(oar_group_split(g, 0, 0, &half), OAR_E_STATE, "batch"));
-    CHECK(says(oar_group_dup(g, &half), OAR_E_STATE, "batch"));
+    CHECK(fails_with(oar_group_split(g, 0, 0, &half), OAR_E_STATE, "batch"));
+    CHECK(fails_with(oar_group_dup(g, &half), OAR_E_STATE, "batch"));
     CHECK(half == NULL);
     CHECK_OK(oar_batch_end(g, NULL));
     CHECK(x == oar_group_size(g));
@@ -100,15 +100,15 @@ static void no_group_is_split_inside_a_batch(void **state)
 }
 
 /* Another thread's calls are not put off, whatever batches come and go. */
-typedef struct batcher {
+typedef struct batch_thread {
     oar_group *group;
     _Atomic int stop;
     oar_status status;
-} batcher;
+} batch_thread;
 
 static void *batch_on(void *arg)
 {
-    batcher *b = arg;
+    batch_thread *b = arg;
     int64_t x = 1;
 
     while (!b->stop && b->status == OAR_OK) {
@@ -125,7 +125,7 @@ static void *batch_on(void *arg)
 
 static oar_status run_beside(oar_group *g, void *arg)
 {
-    batcher b = { .group = g };
+    batch_thread b = { .group = g };
     pthread_t thread;
 
     CHECK(pthread_create(&thread, NULL, batch_on, &b) == 0);
@@ -204,8 +204,8 @@ static oar_status run_prepared(oar_group *g, void *arg)
     int64_t x = 0;
     oar_work *work, *plain;
 
-    CHECK(says(oar_all_reduce(g, one(&x), OAR_SUM, &opts, NULL), OAR_E_ARG,
-               "without a work"));
+    CHECK(fails_with(oar_all_reduce(g, one(&x), OAR_SUM, &opts, NULL),
+                     OAR_E_ARG, "without a work"));
     CHECK_OK(oar_all_reduce(g, one(&x), OAR_SUM, &opts, &work));
     for (int i = 1; i <= 50; i++) {
         x = i;
@@ -215,7 +215,7 @@ static oar_status run_prepared(oar_group *g, void *arg)
         CHECK(x == (int64_t)i * n);
     }
     CHECK_OK(oar_barrier(g, NULL, &plain));
-    CHECK(says(oar_work_start(plain), OAR_E_STATE, "not prepared"));
+    CHECK(fails_with(oar_work_start(plain), OAR_E_STATE, "not prepared"));
     CHECK_OK(oar_work_wait(plain));
     oar_work_release(plain);
     oar_work_release(work);
@@ -270,8 +270,8 @@ static oar_status run_probe(oar_group *g, void *arg)
     int64_t x = 5, y = 0;
 
     if (oar_group_rank(g) == 0) {
-        CHECK(says(oar_probe_wait(g, OAR_ANY_SOURCE, 7, 20, &m), OAR_E_TIMEOUT,
-                   "20 ms"));
+        CHECK(fails_with(oar_probe_wait(g, OAR_ANY_SOURCE, 7, 20, &m),
+                         OAR_E_TIMEOUT, "20 ms"));
         CHECK_OK(oar_barrier(g, NULL, NULL));
         CHECK_OK(oar_probe_wait(g, OAR_ANY_SOURCE, OAR_ANY_TAG, 0, &m));
         CHECK(m.source == 1 && m.tag == 7 && m.bytes == sizeof x);
@@ -292,9 +292,9 @@ static void a_probe_waits_for_its_message(void **state)
         assert_int_equal(ranks_run(able[i], 2, NULL, run_probe, NULL), OAR_OK);
 }
 
-/* ---- who is missing ------------------------------------------------------ */
+/* ---- missing ranks ------------------------------------------------------- */
 
-static oar_status run_watch(oar_group *g, void *arg)
+static oar_status run_monitored(oar_group *g, void *arg)
 {
     oar_call_opts brief = { .size = sizeof brief, .timeout_ms = 50 };
     int rank = oar_group_rank(g);
@@ -303,7 +303,7 @@ static oar_status run_watch(oar_group *g, void *arg)
     CHECK_OK(oar_monitored_barrier(g, NULL));
     if (rank != 2) {
         oar_status status = oar_monitored_barrier(g, &brief);
-        CHECK(says(status, OAR_E_TIMEOUT, "1 of 4 ranks missing: 2"));
+        CHECK(fails_with(status, OAR_E_TIMEOUT, "1 of 4 ranks missing: 2"));
         if (rank == 0)
             CHECK_OK(oar_send(g, one(&x), 2, 1, NULL, NULL));
     } else
@@ -320,7 +320,8 @@ static void a_monitored_barrier_names_the_missing(void **state)
     const char *const able[] = { "sim", "shm", "tcp" };
 
     for (int i = 0; i < 3; i++)
-        assert_int_equal(ranks_run(able[i], 4, NULL, run_watch, NULL), OAR_OK);
+        assert_int_equal(ranks_run(able[i], 4, NULL, run_monitored, NULL),
+                         OAR_OK);
 }
 
 int main(void)

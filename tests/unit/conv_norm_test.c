@@ -13,8 +13,9 @@
 #include <oarsong/memory.h>
 
 #include "golden/golden.h"
+#include "support/leak_check.h"
 #include "unit/gradcheck.h"
-#include "unit/same.h"
+#include "unit/same_numbers.h"
 
 #define ALL in[0], in[1], in[2]
 
@@ -108,7 +109,7 @@ static const gradcheck checks[] = {
     { "group norm long", group_norm, { S(1, 3, 19), S(3), S(3) } },
     { "group norm flat", group_norm, { S(3, 9), S(9), S(9) } },
     { "group norm bare", group_norm_bare, { S(2, 4, 3), END } },
-    { "group norm nobody", group_norm, { S(0, 3, 2), S(3), S(3) } },
+    { "group norm empty", group_norm, { S(0, 3, 2), S(3), S(3) } },
     { "group norm nothing", group_norm, { S(2, 3, 0), S(3), S(3) } },
 };
 
@@ -128,15 +129,15 @@ static void each_input_has_its_gradient_alone(void **state)
 
 /* ---- leaves in other dtypes, and other ways of backward ------------------ */
 
-typedef struct leaves {
+typedef struct conv_leaves {
     oar_tensor *in[GRADCHECK_LEAVES];
     int count;
-} leaves;
+} conv_leaves;
 
 /* The same numbers in every dtype: they are a bf16's, and small. */
-static leaves leaves_of(const gradcheck *c, oar_dtype dtype)
+static conv_leaves leaves_of(const gradcheck *c, oar_dtype dtype)
 {
-    leaves l = { .count = 0 };
+    conv_leaves l = { .count = 0 };
 
     for (; l.count < GRADCHECK_LEAVES && c->shape[l.count].ndim >= 0;
          l.count++) {
@@ -152,7 +153,7 @@ static leaves leaves_of(const gradcheck *c, oar_dtype dtype)
     return l;
 }
 
-static void release_leaves(leaves *l)
+static void release_leaves(conv_leaves *l)
 {
     for (int i = 0; i < l->count; i++)
         oar_tensor_release(l->in[i]);
@@ -175,7 +176,7 @@ static void check_half(const oar_tensor *half, const oar_tensor *single,
 
 static void check_dtype(const gradcheck *c, oar_dtype dtype)
 {
-    leaves l = leaves_of(c, dtype), want = leaves_of(c, OAR_F32);
+    conv_leaves l = leaves_of(c, dtype), want = leaves_of(c, OAR_F32);
     oar_tensor *out, *single;
     oar_tape *tape;
 
@@ -205,7 +206,7 @@ static void halves_are_computed_in_f32_and_rounded(void **state)
 /* In two parts, with an input that is no leaf. */
 static void check_split(const gradcheck *c)
 {
-    leaves whole = leaves_of(c, OAR_F64), parts = leaves_of(c, OAR_F64);
+    conv_leaves whole = leaves_of(c, OAR_F64), parts = leaves_of(c, OAR_F64);
     oar_tensor *in[GRADCHECK_LEAVES], *out;
     oar_tape *tape;
 
@@ -234,18 +235,10 @@ static void a_split_backward_leaves_the_same(void **state)
 
 /* ---- memory -------------------------------------------------------------- */
 
-static uint64_t live(void)
-{
-    oar_memory_stats stats = { .size = sizeof stats };
-
-    OK(oar_memory_read(&stats));
-    return stats.live;
-}
-
 /* Forward and backward with allocation n failing; whether it did. */
 static int fails_at(const gradcheck *c, oar_dtype dtype, uint64_t n)
 {
-    leaves l = leaves_of(c, dtype);
+    conv_leaves l = leaves_of(c, dtype);
     oar_status status = OAR_OK;
     oar_tensor *out;
     oar_tape *tape;
@@ -268,12 +261,12 @@ static void every_allocation_may_fail(void **state)
 {
     for (int i = 0; i < CHECKS; i++) {
         oar_dtype dtype = i % 2 ? OAR_BF16 : OAR_F32;
-        uint64_t before = live(), n = 1;
+        uint64_t before = memory_now().live, n = 1;
 
         while (fails_at(&checks[i], dtype, n))
             assert_true(n++ < 200);
         assert_true(n > 1);
-        assert_int_equal(live(), before);
+        assert_int_equal(memory_now().live, before);
     }
 }
 
@@ -467,7 +460,7 @@ static void long_rows_are_convolved_in_parts(void **state)
 static void refuses(oar_tensor *result, oar_status status, const char *words)
 {
     assert_null(result);
-    assert_says(oar_last_error()->status, status, words);
+    assert_fails_with(oar_last_error()->status, status, words);
     oar_clear_error();
 }
 
@@ -550,41 +543,41 @@ static void layers_that_cannot_be_are_refused(void **state)
 {
     oar_module *m = NULL;
 
-    assert_says(oar_conv1d_create(3, 4, 2, 0,
-                                  OAR_OPTS(oar_conv1d_layer_opts, .groups = 2),
-                                  &m),
-                OAR_E_ARG, "conv1d from 3 to 4 channels in 2 groups");
-    assert_says(oar_conv1d_create(3, 4, 2, 0,
-                                  OAR_OPTS(oar_conv1d_layer_opts, .stride = -1),
-                                  &m),
-                OAR_E_ARG, "conv1d with kernel 2, stride -1");
-    assert_says(oar_conv1d_create(3, 4, 2, 0, NULL, NULL), OAR_E_ARG,
-                "conv1d_create: nowhere to give it");
-    assert_says(
+    assert_fails_with(
+        oar_conv1d_create(3, 4, 2, 0,
+                          OAR_OPTS(oar_conv1d_layer_opts, .groups = 2), &m),
+        OAR_E_ARG, "conv1d from 3 to 4 channels in 2 groups");
+    assert_fails_with(
+        oar_conv1d_create(3, 4, 2, 0,
+                          OAR_OPTS(oar_conv1d_layer_opts, .stride = -1), &m),
+        OAR_E_ARG, "conv1d with kernel 2, stride -1");
+    assert_fails_with(oar_conv1d_create(3, 4, 2, 0, NULL, NULL), OAR_E_ARG,
+                      "conv1d_create: nowhere to give it");
+    assert_fails_with(
         oar_conv1d_create(
             3, 4, 2, 0, OAR_OPTS(oar_conv1d_layer_opts, .dtype = OAR_I32), &m),
         OAR_E_DTYPE, "conv1d of i32");
-    assert_says(
+    assert_fails_with(
         oar_conv_transpose1d_create(
             3, 4, 2, 0,
             OAR_OPTS(oar_conv_transpose1d_layer_opts, .output_padding = 1), &m),
         OAR_E_ARG, "output padding 1");
-    assert_says(oar_conv_transpose2d_create(3, 4, 0, 2, 0, NULL, &m), OAR_E_ARG,
-                "conv_transpose2d with kernel 0");
+    assert_fails_with(oar_conv_transpose2d_create(3, 4, 0, 2, 0, NULL, &m),
+                      OAR_E_ARG, "conv_transpose2d with kernel 0");
     assert_int_not_equal(
         oar_conv_transpose2d_create(INT64_MAX, INT64_MAX, 3, 3, 0, NULL, &m),
         OAR_OK);
-    assert_says(oar_adaptive_avg_pool1d_create(0, &m), OAR_E_ARG,
-                "adaptive_avg_pool1d to");
-    assert_says(oar_adaptive_avg_pool2d_create(1, 1, NULL), OAR_E_ARG,
-                "nowhere to give it");
-    assert_says(oar_group_norm_create(4, 6, NULL, &m), OAR_E_ARG,
-                "group_norm of 6 channels in 4 groups");
-    assert_says(oar_group_norm_create(
-                    2, 6, OAR_OPTS(oar_group_norm_opts, .eps = -1), &m),
-                OAR_E_ARG, "group_norm with eps -1");
-    assert_says(oar_leaky_relu_create(0.1, NULL), OAR_E_ARG,
-                "leaky_relu_create: nowhere to give it");
+    assert_fails_with(oar_adaptive_avg_pool1d_create(0, &m), OAR_E_ARG,
+                      "adaptive_avg_pool1d to");
+    assert_fails_with(oar_adaptive_avg_pool2d_create(1, 1, NULL), OAR_E_ARG,
+                      "nowhere to give it");
+    assert_fails_with(oar_group_norm_create(4, 6, NULL, &m), OAR_E_ARG,
+                      "group_norm of 6 channels in 4 groups");
+    assert_fails_with(oar_group_norm_create(
+                          2, 6, OAR_OPTS(oar_group_norm_opts, .eps = -1), &m),
+                      OAR_E_ARG, "group_norm with eps -1");
+    assert_fails_with(oar_leaky_relu_create(0.1, NULL), OAR_E_ARG,
+                      "leaky_relu_create: nowhere to give it");
     assert_null(m);
 }
 

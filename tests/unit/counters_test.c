@@ -15,7 +15,7 @@
 #include <oarsong/optim.h>
 #include <oarsong/tape.h>
 
-#include "support/says.h"
+#include "support/last_error.h"
 
 /* ---- a module of our own ------------------------------------------------- */
 
@@ -122,11 +122,11 @@ static void what_is_no_counter_is_not_found(void **state)
     assert_null(oar_module_counter(nest, -1));
     assert_null(oar_module_counter(NULL, 0));
     assert_int_equal(oar_module_counters(NULL), 0);
-    assert_says(oar_module_counter_name(nest, 6, name, sizeof name), OAR_E_ARG,
-                "6 counters, not number 6");
+    assert_fails_with(oar_module_counter_name(nest, 6, name, sizeof name),
+                      OAR_E_ARG, "6 counters, not number 6");
     oar_clear_error();
-    assert_says(oar_module_counter_name(NULL, 0, name, sizeof name), OAR_E_ARG,
-                "NULL");
+    assert_fails_with(oar_module_counter_name(NULL, 0, name, sizeof name),
+                      OAR_E_ARG, "NULL");
     oar_module_release(nest);
 }
 
@@ -145,11 +145,12 @@ static void a_class_with_bad_counters_is_refused(void **state)
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kind.counters = bad[i];
-        assert_says(oar_module_create(&kind, &made), OAR_E_ARG, "counter");
+        assert_fails_with(oar_module_create(&kind, &made), OAR_E_ARG,
+                          "counter");
     }
     kind.counters = tally_counters;
     kind.self_size = 0;
-    assert_says(oar_module_create(&kind, &made), OAR_E_ARG, "counter");
+    assert_fails_with(oar_module_create(&kind, &made), OAR_E_ARG, "counter");
     assert_null(made);
 }
 

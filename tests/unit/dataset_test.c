@@ -17,8 +17,8 @@
 #include <oarsong/memory.h>
 #include <oarsong/ops.h>
 
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 static char folder[FOLDER_PATH], path[FOLDER_PATH + 16];
 
@@ -31,7 +31,7 @@ static int open_folder(void **state)
 
 static int close_folder(void **state)
 {
-    folder_drop(folder);
+    folder_remove(folder);
     return 0;
 }
 
@@ -111,28 +111,32 @@ static void tensors_that_do_not_fit_are_refused(void **state)
     oar_tensor *field[4] = { 0 };
     oar_dataset *set = NULL;
 
-    assert_says(oar_dataset_tensors(2, (oar_tensor *[]){ a, b }, &set),
-                OAR_E_SHAPE, "[3, 2] and [4]");
-    assert_says(oar_dataset_tensors(1, &number, &set), OAR_E_SHAPE, "dim 0");
-    assert_says(oar_dataset_tensors(0, &a, &set), OAR_E_ARG, "0 tensors");
-    assert_says(oar_dataset_tensors(5, &a, &set), OAR_E_ARG, "5 tensors");
-    assert_says(oar_dataset_tensors(1, &a, NULL), OAR_E_ARG, "nowhere");
+    assert_fails_with(oar_dataset_tensors(2, (oar_tensor *[]){ a, b }, &set),
+                      OAR_E_SHAPE, "[3, 2] and [4]");
+    assert_fails_with(oar_dataset_tensors(1, &number, &set), OAR_E_SHAPE,
+                      "dim 0");
+    assert_fails_with(oar_dataset_tensors(0, &a, &set), OAR_E_ARG, "0 tensors");
+    assert_fails_with(oar_dataset_tensors(5, &a, &set), OAR_E_ARG, "5 tensors");
+    assert_fails_with(oar_dataset_tensors(1, &a, NULL), OAR_E_ARG, "nowhere");
     assert_null(set);
     oar_clear_error();
-    assert_says(oar_dataset_tensors(1, (oar_tensor *[]){ NULL }, &set),
-                OAR_E_ARG, "NULL");
+    assert_fails_with(oar_dataset_tensors(1, (oar_tensor *[]){ NULL }, &set),
+                      OAR_E_ARG, "NULL");
     OK(oar_dataset_tensors(1, &a, &set));
-    assert_says(oar_dataset_batch(set, 1, (int64_t[]){ 3 }, field), OAR_E_ARG,
-                "sample 3");
-    assert_says(oar_dataset_batch(set, 1, (int64_t[]){ -1 }, field), OAR_E_ARG,
-                "sample -1");
-    assert_says(oar_dataset_batch(set, -1, NULL, field), OAR_E_ARG, "-1");
-    assert_says(oar_dataset_batch(set, 1, NULL, field), OAR_E_ARG, "none");
-    assert_says(oar_dataset_batch(NULL, 0, NULL, field), OAR_E_ARG, "no data");
-    assert_says(oar_dataset_batch(set, 0, NULL, NULL), OAR_E_ARG, "nowhere");
+    assert_fails_with(oar_dataset_batch(set, 1, (int64_t[]){ 3 }, field),
+                      OAR_E_ARG, "sample 3");
+    assert_fails_with(oar_dataset_batch(set, 1, (int64_t[]){ -1 }, field),
+                      OAR_E_ARG, "sample -1");
+    assert_fails_with(oar_dataset_batch(set, -1, NULL, field), OAR_E_ARG, "-1");
+    assert_fails_with(oar_dataset_batch(set, 1, NULL, field), OAR_E_ARG,
+                      "none");
+    assert_fails_with(oar_dataset_batch(NULL, 0, NULL, field), OAR_E_ARG,
+                      "no data");
+    assert_fails_with(oar_dataset_batch(set, 0, NULL, NULL), OAR_E_ARG,
+                      "nowhere");
     OK(oar_storage_detach(oar_tensor_storage(a)));
-    assert_says(oar_dataset_batch(set, 1, (int64_t[]){ 0 }, field), OAR_E_STATE,
-                "detached");
+    assert_fails_with(oar_dataset_batch(set, 1, (int64_t[]){ 0 }, field),
+                      OAR_E_STATE, "detached");
     assert_null(field[0]);
     assert_int_equal(oar_dataset_count(NULL), 0);
     assert_int_equal(oar_dataset_fields(NULL), 0);
@@ -165,8 +169,8 @@ static void windows_of(oar_dtype dtype)
     OK(oar_dataset_tokens(path, dtype, 9, 100, &set));
     assert_int_equal(oar_dataset_count(set), 1);
     oar_dataset_destroy(set);
-    assert_says(oar_dataset_tokens(path, dtype, 10, 1, &set), OAR_E_DATA,
-                "10 tokens");
+    assert_fails_with(oar_dataset_tokens(path, dtype, 10, 1, &set), OAR_E_DATA,
+                      "10 tokens");
 }
 
 static void tokens_of_every_width_come_in_windows(void **state)
@@ -218,21 +222,22 @@ static void files_of_the_wrong_size_are_refused(void **state)
     oar_dataset *set = NULL;
 
     file_write("", 0);
-    assert_says(oar_dataset_tokens(path, OAR_U8, 1, 0, &set), OAR_E_DATA,
-                "0 tokens");
+    assert_fails_with(oar_dataset_tokens(path, OAR_U8, 1, 0, &set), OAR_E_DATA,
+                      "0 tokens");
     file_write("abc", 3);
-    assert_says(oar_dataset_tokens(path, OAR_U16, 1, 0, &set), OAR_E_DATA,
-                "3 bytes");
-    assert_says(oar_dataset_tokens(path, OAR_I32, 1, 0, &set), OAR_E_DATA,
-                "multiple");
-    assert_says(oar_dataset_tokens(path, OAR_U8, 3, 0, &set), OAR_E_DATA,
-                "3 tokens");
-    assert_says(oar_dataset_tokens(path, OAR_U8, INT64_MAX, INT64_MAX, &set),
-                OAR_E_DATA, "3 tokens");
+    assert_fails_with(oar_dataset_tokens(path, OAR_U16, 1, 0, &set), OAR_E_DATA,
+                      "3 bytes");
+    assert_fails_with(oar_dataset_tokens(path, OAR_I32, 1, 0, &set), OAR_E_DATA,
+                      "multiple");
+    assert_fails_with(oar_dataset_tokens(path, OAR_U8, 3, 0, &set), OAR_E_DATA,
+                      "3 tokens");
+    assert_fails_with(
+        oar_dataset_tokens(path, OAR_U8, INT64_MAX, INT64_MAX, &set),
+        OAR_E_DATA, "3 tokens");
     assert_null(set);
 }
 
-static void a_file_truncated_while_open_is_told_not_a_crash(void **state)
+static void a_file_truncated_while_open_is_an_error_not_a_crash(void **state)
 {
     static uint16_t token[10000];
     oar_tensor *field[2] = { 0 };
@@ -241,10 +246,10 @@ static void a_file_truncated_while_open_is_told_not_a_crash(void **state)
     file_write(token, sizeof token);
     OK(oar_dataset_tokens(path, OAR_U16, 100, 0, &set));
     assert_int_equal(truncate(path, 4001), 0);
-    assert_says(oar_dataset_batch(set, 1, (int64_t[]){ 90 }, field),
-                OAR_E_STATE, "4001 bytes");
-    assert_says(oar_dataset_batch(set, 1, (int64_t[]){ 0 }, field), OAR_E_STATE,
-                "had 20000");
+    assert_fails_with(oar_dataset_batch(set, 1, (int64_t[]){ 90 }, field),
+                      OAR_E_STATE, "4001 bytes");
+    assert_fails_with(oar_dataset_batch(set, 1, (int64_t[]){ 0 }, field),
+                      OAR_E_STATE, "had 20000");
     assert_null(field[0]);
     file_write(token, sizeof token); /* as long as before: it goes on */
     OK(oar_dataset_batch(set, 1, (int64_t[]){ 90 }, field));
@@ -305,29 +310,29 @@ static void a_header_is_skipped(void **state)
              (int64_t[]){ 107, 108, 109, 101, 102, 103 });
     oar_dataset_destroy(set);
     set = NULL;
-    assert_says(oar_dataset_tokens_with(path, OAR_U16, 10, &o, &set),
-                OAR_E_DATA, "10 tokens");
+    assert_fails_with(oar_dataset_tokens_with(path, OAR_U16, 10, &o, &set),
+                      OAR_E_DATA, "10 tokens");
     o.header_bytes = sizeof word;
-    assert_says(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set), OAR_E_DATA,
-                "0 tokens");
+    assert_fails_with(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set),
+                      OAR_E_DATA, "0 tokens");
     o.header_bytes = sizeof word + 2;
-    assert_says(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set), OAR_E_DATA,
-                "header of 1046");
+    assert_fails_with(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set),
+                      OAR_E_DATA, "header of 1046");
     o.header_bytes = SIZE_MAX - 1;
-    assert_says(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set), OAR_E_DATA,
-                "header");
+    assert_fails_with(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set),
+                      OAR_E_DATA, "header");
     o.header_bytes = 3;
-    assert_says(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set), OAR_E_ARG,
-                "header of 3");
+    assert_fails_with(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set),
+                      OAR_E_ARG, "header of 3");
     o.size = 0;
-    assert_says(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set), OAR_E_ARG,
-                "size 0");
+    assert_fails_with(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set),
+                      OAR_E_ARG, "size 0");
     assert_null(set);
     OK(oar_dataset_tokens_with(path, OAR_U16, 3, NULL, &set));
     oar_dataset_destroy(set);
 }
 
-static void a_token_below_zero_is_told_with_its_place(void **state)
+static void a_token_below_zero_is_an_error_with_its_place(void **state)
 {
     const int32_t token[] = { 1, 2, 3, -7, 5 };
     oar_tensor *field[2] = { 0 };
@@ -335,8 +340,8 @@ static void a_token_below_zero_is_told_with_its_place(void **state)
 
     file_write(token, sizeof token);
     OK(oar_dataset_tokens(path, OAR_I32, 2, 0, &set));
-    assert_says(oar_dataset_batch(set, 2, (int64_t[]){ 0, 1 }, field),
-                OAR_E_DATA, "token 3 is -7");
+    assert_fails_with(oar_dataset_batch(set, 2, (int64_t[]){ 0, 1 }, field),
+                      OAR_E_DATA, "token 3 is -7");
     assert_null(field[0]);
     oar_dataset_destroy(set);
 }
@@ -345,28 +350,28 @@ static void what_is_no_token_file_is_refused_with_a_sentence(void **state)
 {
     char pipe_path[FOLDER_PATH + 16];
     oar_dataset *set = NULL;
-    census before = census_take();
+    leak_check before = leak_check_begin();
 
     snprintf(pipe_path, sizeof pipe_path, "%s/pipe", folder);
     assert_int_equal(mkfifo(pipe_path, 0600), 0);
-    assert_says(oar_dataset_tokens(pipe_path, OAR_U8, 1, 0, &set), OAR_E_DATA,
-                "plain file");
-    assert_says(oar_dataset_tokens(folder, OAR_U8, 1, 0, &set), OAR_E_DATA,
-                "plain file");
-    assert_says(oar_dataset_tokens("/none/such", OAR_U8, 1, 0, &set),
-                OAR_E_SYSTEM, "/none/such");
-    assert_says(oar_dataset_tokens(path, OAR_F32, 1, 0, &set), OAR_E_DTYPE,
-                "f32");
-    assert_says(oar_dataset_tokens(path, OAR_U8, 0, 0, &set), OAR_E_ARG,
-                "of 0 tokens");
-    assert_says(oar_dataset_tokens(path, OAR_U8, 1, -1, &set), OAR_E_ARG,
-                "-1 apart");
-    assert_says(oar_dataset_tokens(NULL, OAR_U8, 1, 0, &set), OAR_E_ARG,
-                "no path");
-    assert_says(oar_dataset_tokens(path, OAR_U8, 1, 0, NULL), OAR_E_ARG,
-                "nowhere");
+    assert_fails_with(oar_dataset_tokens(pipe_path, OAR_U8, 1, 0, &set),
+                      OAR_E_DATA, "plain file");
+    assert_fails_with(oar_dataset_tokens(folder, OAR_U8, 1, 0, &set),
+                      OAR_E_DATA, "plain file");
+    assert_fails_with(oar_dataset_tokens("/none/such", OAR_U8, 1, 0, &set),
+                      OAR_E_SYSTEM, "/none/such");
+    assert_fails_with(oar_dataset_tokens(path, OAR_F32, 1, 0, &set),
+                      OAR_E_DTYPE, "f32");
+    assert_fails_with(oar_dataset_tokens(path, OAR_U8, 0, 0, &set), OAR_E_ARG,
+                      "of 0 tokens");
+    assert_fails_with(oar_dataset_tokens(path, OAR_U8, 1, -1, &set), OAR_E_ARG,
+                      "-1 apart");
+    assert_fails_with(oar_dataset_tokens(NULL, OAR_U8, 1, 0, &set), OAR_E_ARG,
+                      "no path");
+    assert_fails_with(oar_dataset_tokens(path, OAR_U8, 1, 0, NULL), OAR_E_ARG,
+                      "nowhere");
     assert_null(set);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 /* ---- which data set it is ------------------------------------------------ */
@@ -426,7 +431,8 @@ static void the_identity_of_a_file_is_its_ends_and_how_it_is_cut(void **state)
     identity_is(token_set(16, 8, 4), 1, first);
     set = token_set(16, 8, 4);
     assert_int_equal(truncate(path, 10), 0);
-    assert_says(oar_dataset_identity(set, &first), OAR_E_STATE, "10 bytes");
+    assert_fails_with(oar_dataset_identity(set, &first), OAR_E_STATE,
+                      "10 bytes");
     oar_dataset_destroy(set);
     oar_free(first);
 }
@@ -478,7 +484,8 @@ static void the_identity_of_tensors_is_their_shapes_and_ends(void **state)
     OK(oar_dataset_tensors(1, &empty, &none));
     identity_is(none, 0, "");
     oar_tensor_release(empty);
-    assert_says(oar_dataset_identity(NULL, &first), OAR_E_ARG, "no data set");
+    assert_fails_with(oar_dataset_identity(NULL, &first), OAR_E_ARG,
+                      "no data set");
 }
 
 static oar_status batch_of(oar_dataset *set)
@@ -517,7 +524,7 @@ static void every_allocation_may_fail(void **state)
     oar_tensor *tensor = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3, 2));
 
     file_write("abcdef", 6);
-    census_fail_each(both_kinds, tensor);
+    fail_each_allocation(both_kinds, tensor);
     oar_tensor_release(tensor);
 }
 
@@ -530,12 +537,12 @@ int main(void)
         cmocka_unit_test(tokens_of_every_width_come_in_windows),
         cmocka_unit_test(long_samples_are_read_whole),
         cmocka_unit_test(files_of_the_wrong_size_are_refused),
-        cmocka_unit_test(a_file_truncated_while_open_is_told_not_a_crash),
+        cmocka_unit_test(a_file_truncated_while_open_is_an_error_not_a_crash),
         cmocka_unit_test(a_token_set_is_the_file_itself),
         cmocka_unit_test(a_header_is_skipped),
         cmocka_unit_test(the_identity_of_a_file_is_its_ends_and_how_it_is_cut),
         cmocka_unit_test(the_identity_of_tensors_is_their_shapes_and_ends),
-        cmocka_unit_test(a_token_below_zero_is_told_with_its_place),
+        cmocka_unit_test(a_token_below_zero_is_an_error_with_its_place),
         cmocka_unit_test(what_is_no_token_file_is_refused_with_a_sentence),
         cmocka_unit_test(every_allocation_may_fail),
     };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DLPack: tensors out and in without a copy, whose memory they are, what is
- * refused, and that every deleter is called once. */
+/* DLPack: tensors exported and imported without a copy, the ownership of their
+ * memory, what is refused, and that every deleter is called once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,8 +15,8 @@
 #include <oarsong/optim.h>
 #include <oarsong/tape.h>
 
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 #include "tensor/dlpack_abi.h"
 
 /* The layout that dlpack.h gives its structs on 64-bit machines. */
@@ -31,7 +31,7 @@ _Static_assert(sizeof(oari_dl_managed) == 80, "DLPack ABI");
 _Static_assert(offsetof(oari_dl_unversioned, manager_ctx) == 48, "DLPack ABI");
 _Static_assert(offsetof(oari_dl_unversioned, deleter) == 56, "DLPack ABI");
 
-/* ---- somebody else's tensor ---------------------------------------------- */
+/* ---- another library's tensor -------------------------------------------- */
 
 typedef struct external {
     oari_dl_managed managed;
@@ -96,7 +96,7 @@ static void a_tensor_goes_out_with_its_strides(void **state)
 
 static void every_dtype_goes_round(void **state)
 {
-    uint64_t before = census_take().live;
+    uint64_t before = leak_check_begin().live;
 
     for (int d = 0; d < OAR_DTYPE_COUNT; d++) {
         oar_tensor *a = oar_ones(NULL, (oar_dtype)d, OAR_SHAPE(2, 3)), *b;
@@ -111,7 +111,7 @@ static void every_dtype_goes_round(void **state)
         assert_int_equal(oar_tensor_count(b), 6);
         oar_tensor_release(b);
     }
-    assert_int_equal(census_take().live, before);
+    assert_int_equal(leak_check_begin().live, before);
 }
 
 static void single_and_empty_tensors_go_round(void **state)
@@ -208,7 +208,7 @@ static void strides_and_offsets_are_followed(void **state)
     assert_int_equal(f.deleted, 1);
 }
 
-/* ---- somebody else's tensor that may only be read ------------------------ */
+/* ---- another library's tensor that may only be read ---------------------- */
 
 static oar_tensor *import_read_only(external *f)
 {
@@ -459,7 +459,7 @@ static void a_struct_without_a_version_comes_in(void **state)
 
 static void a_tensor_goes_out_without_a_version(void **state)
 {
-    uint64_t before = census_take().live;
+    uint64_t before = leak_check_begin().live;
     oar_tensor *a = oar_arange(NULL, OAR_I64, 5, 0, 1), *b;
     oari_dl_unversioned *out = NULL;
     external f;
@@ -471,7 +471,7 @@ static void a_tensor_goes_out_without_a_version(void **state)
     oar_tensor_release(a);
     assert_int_equal(((int64_t *)oar_tensor_data(b))[4], 4);
     oar_tensor_release(b);
-    assert_int_equal(census_take().live, before);
+    assert_int_equal(leak_check_begin().live, before);
     assert_int_equal(oar_dlpack_export_unversioned(NULL, &out), OAR_E_ARG);
     b = import_read_only(&f);
     was_refused(oar_dlpack_export_unversioned(b, &out), "cannot say so");
@@ -538,7 +538,7 @@ static void every_allocation_may_fail(void **state)
 {
     oar_tensor *a = oar_ones(NULL, OAR_F32, OAR_SHAPE(3)), *b;
     oari_dl_managed *out = NULL;
-    uint64_t before = census_take().live;
+    uint64_t before = leak_check_begin().live;
     external f;
 
     oar_memory_fail_after(1);
@@ -554,7 +554,7 @@ static void every_allocation_may_fail(void **state)
     b = oar_dlpack_import(NULL, &f.managed);
     assert_non_null(b);
     oar_tensor_release(b);
-    assert_int_equal(census_take().live, before);
+    assert_int_equal(leak_check_begin().live, before);
     oar_tensor_release(a);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The head of a frame: what is written is read, anything else is refused. */
+/* The header of a frame: what is written is read, anything else is refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "net/frame.h"
+#include "support/test_job.h"
 
 static const oari_frame sample = { .kind = OARI_FRAME_DATA,
                                    .flags = OARI_FRAME_REFUSED,
@@ -19,12 +20,6 @@ static const oari_frame sample = { .kind = OARI_FRAME_DATA,
                                    .handle = 0x99aabbccddeeff00,
                                    .fingerprint = 0x5a5a5a5a00000001,
                                    .credit = 0x80000001 };
-
-static uint64_t next_random(uint64_t *seed)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return *seed >> 17;
-}
 
 static void what_is_written_is_read(void **state)
 {
@@ -47,7 +42,7 @@ static void what_is_written_is_read(void **state)
 static void numbers_are_little_endian_at_their_places(void **state)
 {
     static const unsigned char expected[60] = {
-        'O',  'A',  'R',  'F',  3,    5,    1,    0,    0xef, 0xcd, 0xab, 0x89,
+        'O',  'A',  'R',  'F',  4,    5,    1,    0,    0xef, 0xcd, 0xab, 0x89,
         0x67, 0x45, 0x23, 0x01, 0x98, 0xba, 0xdc, 0xfe, 0xff, 0x03, 0,    0,
         0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 17,   0,    0,    0,
         5,    0,    0,    0,    0x00, 0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa, 0x99,
@@ -81,7 +76,7 @@ static void random_bytes_are_refused(void **state)
         for (size_t k = 0; k < sizeof raw; k++)
             raw[k] = (unsigned char)next_random(&seed);
         if (i % 2)
-            memcpy(raw, "OARF\3", 5);
+            memcpy(raw, "OARF\4", 5);
         assert_int_equal(oari_frame_read(raw, &got), OAR_E_DATA);
     }
 }
@@ -107,7 +102,7 @@ static void unknown_kinds_flags_and_versions_are_refused(void **state)
     for (int i = 0; i < 4; i++)
         raw[60 + i] = (unsigned char)(oari_crc32c(raw, 60) >> 8 * i);
     assert_int_equal(oari_frame_read(raw, &got), OAR_E_DATA);
-    assert_non_null(strstr(oar_last_error_text(), "protocol 4"));
+    assert_non_null(strstr(oar_last_error_text(), "protocol 5"));
 }
 
 static void the_checksum_is_crc32c_by_either_way(void **state)
@@ -155,12 +150,12 @@ static void a_fault_travels_whole(void **state)
     memset(raw, 0, sizeof raw);
     oari_fault_read(raw, &got);
     assert_int_not_equal(got.error.status, OAR_OK);
-    raw[0] = 200; /* a status that nobody knows */
+    raw[0] = 200; /* an unknown status */
     oari_fault_read(raw, &got);
     assert_string_equal(oar_status_name(got.error.status), "OAR_E_PEER");
 }
 
-/* What a terminal would obey does not get through; other letters do. */
+/* Control characters do not get through; other characters do. */
 static void the_texts_of_a_fault_are_harmless(void **state)
 {
     unsigned char raw[OARI_FAULT_BYTES];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of tensor/cpu/product/fused.h at every level of instructions that
- * this machine has, against one loop of one rounding a step, bit for bit; and
- * the text of the product once more at 64 bytes a vector, whatever the machine.
+ * this machine has, against one loop that rounds once for each step, bit for
+ * bit; and the source of the product once more with vectors of 64 bytes, on any
+ * machine.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -161,7 +162,7 @@ static void a_nan_stays_where_it_belongs(void **state)
     }
 }
 
-/* ---- gemm, which chooses who multiplies ---------------------------------- */
+/* ---- gemm, which chooses a product --------------------------------------- */
 
 static double element(const oari_matrix *a, oar_dtype dtype, int64_t i,
                       int64_t j)
@@ -216,7 +217,7 @@ static void check_gemm_of(const int64_t *size, int flags)
 }
 
 /* Small and too large for our own loops, turned or not, f32 and f64. */
-static void gemm_gives_the_product_whoever_makes_it(void **state)
+static void gemm_gives_the_product_by_every_kernel(void **state)
 {
     static const int64_t size[][3] = {
         { 5, 7, 3 }, { 16, 64, 32 }, { 3, 97, 101 }, { 1, 1, 1 }, { 4, 3, 0 }
@@ -413,7 +414,7 @@ int main(void)
         cmocka_unit_test(every_level_multiplies_like_the_reference),
         cmocka_unit_test(vectors_of_64_bytes_multiply_like_the_reference),
         cmocka_unit_test(a_nan_stays_where_it_belongs),
-        cmocka_unit_test(gemm_gives_the_product_whoever_makes_it),
+        cmocka_unit_test(gemm_gives_the_product_by_every_kernel),
         cmocka_unit_test(every_level_exponentiates),
         cmocka_unit_test(every_level_makes_gelu),
         cmocka_unit_test(every_level_makes_the_slope_of_gelu),

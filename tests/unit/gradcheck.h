@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gradcheck.h: gradients against differences of values, in f64. For tests, one
- * file each: everything is static and some of it may go unused. */
+/* gradcheck.h: compares gradients with differences of values, in f64. For
+ * tests, one file each: everything is static and some of it may be unused. */
 #ifndef OARI_TESTS_GRADCHECK_H
 #define OARI_TESTS_GRADCHECK_H
 
@@ -9,7 +9,7 @@
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
 
-#include "support/says.h"
+#include "support/last_error.h"
 
 enum { GRADCHECK_LEAVES = 3 };
 static const double gradcheck_step = 1e-5, gradcheck_tolerance = 1e-8;

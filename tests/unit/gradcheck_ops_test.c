@@ -12,21 +12,21 @@
 #include "unit/gradcheck.h"
 #include "unit/ops_cases.h"
 
-typedef struct subject {
+typedef struct op_subject {
     const op_case *of;
     leaves l;
-} subject;
+} op_subject;
 
 static oar_tensor *apply(const void *self, oar_tape *tape)
 {
-    const subject *s = self;
+    const op_subject *s = self;
 
     return run_case(s->of, tape, &s->l);
 }
 
 static void check_case(const op_case *c, int spread, int passes)
 {
-    subject self = { c, leaves_of(c->name, OAR_F64, spread) };
+    op_subject self = { c, leaves_of(c->name, OAR_F64, spread) };
     gradcheck_subject s = { c->name, apply, &self };
     oar_tape *tape;
 
@@ -51,7 +51,7 @@ static void gradients_agree_with_differences(void **state)
     check_all(0, 1);
 }
 
-static void gradients_of_strided_views_do_too(void **state)
+static void gradients_of_strided_views_agree_too(void **state)
 {
     check_all(1, 1);
 }
@@ -70,7 +70,7 @@ static void same_bytes(const oar_tensor *a, const oar_tensor *b)
 
 static void split_case(const op_case *c)
 {
-    subject self = { c, leaves_of(c->name, OAR_F64, 1) };
+    op_subject self = { c, leaves_of(c->name, OAR_F64, 1) };
     gradcheck_subject s = { c->name, apply, &self };
     oar_tensor *loss, *whole[MOST] = { NULL }, **leaf = self.l.leaf;
     oar_tape *tape;
@@ -106,7 +106,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(gradients_of_strided_views_do_too),
+        cmocka_unit_test(gradients_of_strided_views_agree_too),
         cmocka_unit_test(gradients_of_two_passes_add_up),
         cmocka_unit_test(a_split_backward_leaves_the_same),
     };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups from the environment of every launcher, whose variables are set by
- * hand in processes made for it; and groups that meet at a TCP address. */
+ * hand in child processes; and groups whose ranks meet at a TCP address. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,8 +23,8 @@
 #include "base/fork.h"
 #include "comm/rendezvous/job.h"
 #include "net/sock.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 enum { PATIENCE_MS = 20000, RANKS = 3, MOST_TIMES = 12 };
 
@@ -272,7 +272,7 @@ static void a_port_that_others_have_is_named(void **state)
     set_master(address, 0);
     setenv("RANK", "0", 1);
     o.timeout_ms = 50;
-    assert_says(oar_group_from_env(&o, &g), OAR_E_UNAVAILABLE, address);
+    assert_fails_with(oar_group_from_env(&o, &g), OAR_E_UNAVAILABLE, address);
     assert_non_null(strstr(oar_last_error_text(), "in use"));
     assert_null(g);
     oari_fork_close(fd);
@@ -294,7 +294,7 @@ static void run_in_folder(const char *rank, const char *job)
     run_ranks(rank, MOST_TIMES, 0);
     assert_int_equal(folder_entries(base), 0);
     unsetenv("XDG_RUNTIME_DIR");
-    folder_drop(base);
+    folder_remove(base);
 }
 
 static void open_mpi_s_ranks_on_one_host_need_no_address(void **state)
@@ -336,8 +336,8 @@ static void an_mpiexec_inside_slurm_counts_its_own_hosts(void **state)
     set_number("PMI_SIZE", RANKS);
     set_number("MPI_LOCALNRANKS", RANKS - 1);
     set_number("SLURM_NNODES", 1);
-    assert_says(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
-                "on several hosts");
+    assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
+                      "on several hosts");
     assert_null(g);
 }
 
@@ -350,8 +350,8 @@ static void open_mpi_s_ranks_elsewhere_need_a_secret(void **state)
     set_number("OMPI_COMM_WORLD_SIZE", RANKS);
     set_number("OMPI_COMM_WORLD_LOCAL_SIZE", RANKS - 1);
     setenv("MASTER_ADDR", "192.0.2.1", 1);
-    assert_says(oar_group_from_env(NULL, &g), OAR_E_AUTH,
-                "without a secret of the job");
+    assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_AUTH,
+                      "without a secret of the job");
     assert_null(g);
 }
 
@@ -362,12 +362,12 @@ static void the_launcher_has_to_speak_pmix(void **state)
     setenv("OARSONG_STORE", "pmix", 1);
     set_number("OARSONG_RANK", 0);
     set_number("OARSONG_SIZE", 2);
-    assert_says(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
-                "does not speak it");
+    assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
+                      "does not speak it");
     setenv("PMIX_NAMESPACE", "elsewhere", 1);
     setenv("PMIX_RANK", "1", 1); /* another rank than this one has */
-    assert_says(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
-                "does not speak it");
+    assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
+                      "does not speak it");
     assert_null(g);
 }
 
@@ -398,10 +398,10 @@ static void a_list_of_hosts_that_is_none_is_named(void **state)
     set_number("SLURM_PROCID", 0);
     set_number("SLURM_NNODES", 2);
     setenv("SLURM_JOB_NODELIST", "node[1-", 1);
-    assert_says(oar_group_from_env(NULL, &g), OAR_E_DATA, "node[1-");
+    assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_DATA, "node[1-");
 }
 
-static void ranks_on_several_hosts_are_told_what_to_do(void **state)
+static void ranks_on_several_hosts_are_refused_with_advice(void **state)
 {
     static const char *const size[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
                                         "SLURM_NTASKS" };
@@ -416,8 +416,8 @@ static void ranks_on_several_hosts_are_told_what_to_do(void **state)
         setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2", 1);
         setenv("MPI_LOCALNRANKS", "2", 1);
         setenv("SLURM_NNODES", "2", 1);
-        assert_says(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
-                    "MASTER_ADDR and MASTER_PORT");
+        assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
+                          "MASTER_ADDR and MASTER_PORT");
         assert_non_null(strstr(oar_last_error_text(), size[i]));
     }
     assert_null(g);
@@ -441,7 +441,7 @@ static void half_a_pair_is_an_error_that_names_the_other_half(void **state)
         set_number(there, 1);
         snprintf(text, sizeof text, "%s is set, but %s is not", there,
                  pair[i / 2][1 - i % 2]);
-        assert_says(oar_group_from_env(NULL, &g), OAR_E_ARG, text);
+        assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_ARG, text);
     }
     assert_null(g);
 }
@@ -473,9 +473,10 @@ static void a_word_that_means_nothing_is_refused(void **state)
     oar_group *g = NULL;
 
     setenv("OARSONG_LOG", "loud", 1);
-    assert_says(oar_group_from_env(NULL, &g), OAR_E_ARG,
-                "OARSONG_LOG is \"loud\", but should be off, error, warn, info "
-                "or debug");
+    assert_fails_with(
+        oar_group_from_env(NULL, &g), OAR_E_ARG,
+        "OARSONG_LOG is \"loud\", but should be off, error, warn, info "
+        "or debug");
     unsetenv("OARSONG_LOG");
     assert_null(g);
 }
@@ -494,7 +495,7 @@ static int refuses(void (*prepare)(const char *folder))
     if (oari_job_folder("PMI_RANK", job, 0, folder) != OAR_OK)
         return 1;
     prepare(folder);
-    return says(oar_group_from_env(NULL, &g), OAR_E_AUTH, folder) ? 0 : 2;
+    return fails_with(oar_group_from_env(NULL, &g), OAR_E_AUTH, folder) ? 0 : 2;
 }
 
 static void open_folder_to_others(const char *folder)
@@ -528,7 +529,7 @@ static void a_folder_that_is_not_ours_alone_is_a_trap(void **state)
         snprintf(clean, sizeof clean, "rmdir %s/* 2>/dev/null; true", base);
         if (i == 0)
             assert_int_equal(system(clean), 0);
-        folder_drop(base);
+        folder_remove(base);
     }
     unsetenv("XDG_RUNTIME_DIR");
 }
@@ -609,8 +610,8 @@ static void make_left(const char *base, long pid, unsigned long long start,
     assert_int_equal(utimensat(AT_FDCWD, path, at, 0), 0);
 }
 
-/* Where all ranks are killed while they meet, nobody is left to clear away: the
- * next job does, unless somebody may still be there. */
+/* Where all ranks are killed while they meet, no process is left to clear away:
+ * the next job does, unless a rank may still be there. */
 static void what_a_killed_job_left_is_removed_by_the_next(void **state)
 {
     char base[FOLDER_PATH], left[3][OARI_JOB_FOLDER], here[OARI_JOB_FOLDER];
@@ -628,9 +629,9 @@ static void what_a_killed_job_left_is_removed_by_the_next(void **state)
     assert_int_equal(access(left[0], F_OK), -1);
     for (int i = 1; i < 3; i++) {
         assert_int_equal(access(left[i], F_OK), 0);
-        folder_drop(left[i]);
+        folder_remove(left[i]);
     }
-    folder_drop(base);
+    folder_remove(base);
 }
 
 static void a_group_that_fails_leaves_no_folder(void **state)
@@ -645,10 +646,10 @@ static void a_group_that_fails_leaves_no_folder(void **state)
     set_number("MPI_LOCALNRANKS", 2);
     set_number("PMI_RANK", 1);
     o.timeout_ms = 50;
-    assert_says(oar_group_from_env(&o, &g), OAR_E_TIMEOUT, "");
+    assert_fails_with(oar_group_from_env(&o, &g), OAR_E_TIMEOUT, "");
     assert_int_equal(folder_entries(base), 0);
     unsetenv("XDG_RUNTIME_DIR");
-    folder_drop(base);
+    folder_remove(base);
 }
 
 /* ---- by address ---------------------------------------------------------- */
@@ -656,7 +657,7 @@ static void a_group_that_fails_leaves_no_folder(void **state)
 static int be_tcp_rank(const char *address, int rank)
 {
     oar_group_opts o = opts();
-    census before = census_take();
+    leak_check before = leak_check_begin();
     oar_group *g = NULL;
     int code;
 
@@ -664,7 +665,7 @@ static int be_tcp_rank(const char *address, int rank)
         return 1;
     code = try_group(g, rank);
     oar_group_destroy(g);
-    if (code == 0 && census_take().descriptors != before.descriptors)
+    if (code == 0 && leak_check_begin().descriptors != before.descriptors)
         code = 5;
     return code;
 }
@@ -718,19 +719,20 @@ static void two_jobs_at_one_address_do_not_merge(void **state)
             setenv("OARSONG_SECRET", secret_of[1], 1);
         set_master(oar_store_server_address(server), 0);
         setenv("RANK", "0", 1);
-        assert_says(oar_group_from_env(&o, &g), OAR_E_AUTH, "another job");
+        assert_fails_with(oar_group_from_env(&o, &g), OAR_E_AUTH,
+                          "another job");
         setenv("RANK", "1", 1);
-        assert_says(oar_group_from_env(&o, &g), OAR_E_AUTH, "secret");
-        assert_says(oar_group_create_tcp(oar_store_server_address(server), 2, 3,
-                                         &o, &g),
-                    OAR_E_AUTH, "secret");
+        assert_fails_with(oar_group_from_env(&o, &g), OAR_E_AUTH, "secret");
+        assert_fails_with(oar_group_create_tcp(oar_store_server_address(server),
+                                               2, 3, &o, &g),
+                          OAR_E_AUTH, "secret");
     }
     assert_null(g);
     oar_store_server_destroy(server);
 }
 
-/* Where it is known that there are other hosts, nobody waits for them. */
-static void several_hosts_without_a_secret_are_told_what_to_do(void **state)
+/* Where it is known that there are other hosts, no rank waits for them. */
+static void several_hosts_without_a_secret_are_refused_with_advice(void **state)
 {
     static const char *const words[] = { "oarsong run", "OARSONG_SECRET_FILE",
                                          "OARSONG_WIRE=plain" };
@@ -745,69 +747,72 @@ static void several_hosts_without_a_secret_are_told_what_to_do(void **state)
             setenv(slurm ? "SLURM_LAUNCH_NODE_IPADDR" : "MASTER_ADDR",
                    "192.0.2.1", 1);
             for (int i = 0; i < 3; i++)
-                assert_says(oar_group_from_env(NULL, &g), OAR_E_AUTH, words[i]);
+                assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_AUTH,
+                                  words[i]);
         }
     assert_null(g);
 }
 
-static void a_secret_that_is_none_stops_everybody(void **state)
+static void an_invalid_secret_stops_all_ranks(void **state)
 {
     oar_store_server *server = NULL;
     oar_store *store = NULL;
 
     setenv("OARSONG_SECRET", "0123", 1);
-    assert_says(oar_store_serve("127.0.0.1:0", &server), OAR_E_ARG,
-                "OARSONG_SECRET");
-    assert_says(oar_store_create_tcp("127.0.0.1:1", 0, &store), OAR_E_ARG,
-                "OARSONG_SECRET");
+    assert_fails_with(oar_store_serve("127.0.0.1:0", &server), OAR_E_ARG,
+                      "OARSONG_SECRET");
+    assert_fails_with(oar_store_create_tcp("127.0.0.1:1", 0, &store), OAR_E_ARG,
+                      "OARSONG_SECRET");
     unsetenv("OARSONG_SECRET");
     setenv("OARSONG_WIRE", "tls", 1);
-    assert_says(oar_store_serve("127.0.0.1:0", &server), OAR_E_AUTH,
-                "OARSONG_WIRE=tls");
+    assert_fails_with(oar_store_serve("127.0.0.1:0", &server), OAR_E_AUTH,
+                      "OARSONG_WIRE=tls");
     setenv("OARSONG_WIRE", "sure", 1);
-    assert_says(oar_store_serve("127.0.0.1:0", &server), OAR_E_ARG, "sure");
+    assert_fails_with(oar_store_serve("127.0.0.1:0", &server), OAR_E_ARG,
+                      "sure");
     assert_true(server == NULL && store == NULL);
 }
 
 static void a_tcp_group_of_one_needs_no_network(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     oar_group *g = NULL;
 
     assert_int_equal(oar_group_create_tcp("192.0.2.1:1", 0, 1, NULL, &g),
                      OAR_OK);
     assert_int_equal(oar_group_size(g), 1);
     oar_group_destroy(g);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 static void a_tcp_group_refuses_bad_arguments(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     oar_group_opts o = opts();
     oar_group *g = NULL;
     char address[OARI_SOCK_TEXT];
 
     o.timeout_ms = 30;
     free_address(address);
-    assert_says(oar_group_create_tcp(NULL, 0, 2, NULL, &g), OAR_E_ARG,
-                "address");
-    assert_says(oar_group_create_tcp("127.0.0.1:1", 0, 2, NULL, NULL),
-                OAR_E_ARG, "place");
-    assert_says(oar_group_create_tcp("127.0.0.1:0", 0, 2, NULL, &g), OAR_E_ARG,
-                "port");
-    assert_says(oar_group_create_tcp("here", 1, 2, &o, &g), OAR_E_ARG, "here");
-    assert_says(oar_group_create_tcp(address, 2, 2, &o, &g), OAR_E_RANK,
-                "rank 2");
-    assert_says(oar_group_create_tcp(address, 0, 0, &o, &g), OAR_E_WORLD,
-                "group of 0");
-    assert_says(oar_group_create_tcp(address, 1, 2, &o, &g), OAR_E_CLOSED,
-                address);
+    assert_fails_with(oar_group_create_tcp(NULL, 0, 2, NULL, &g), OAR_E_ARG,
+                      "address");
+    assert_fails_with(oar_group_create_tcp("127.0.0.1:1", 0, 2, NULL, NULL),
+                      OAR_E_ARG, "place");
+    assert_fails_with(oar_group_create_tcp("127.0.0.1:0", 0, 2, NULL, &g),
+                      OAR_E_ARG, "port");
+    assert_fails_with(oar_group_create_tcp("here", 1, 2, &o, &g), OAR_E_ARG,
+                      "here");
+    assert_fails_with(oar_group_create_tcp(address, 2, 2, &o, &g), OAR_E_RANK,
+                      "rank 2");
+    assert_fails_with(oar_group_create_tcp(address, 0, 0, &o, &g), OAR_E_WORLD,
+                      "group of 0");
+    assert_fails_with(oar_group_create_tcp(address, 1, 2, &o, &g), OAR_E_CLOSED,
+                      address);
     assert_int_not_equal(oar_group_create_tcp(address, 0, 2, &o, &g), OAR_OK);
-    assert_says(oar_group_create_tcp("192.0.2.1:7", 0, 2, &o, &g), OAR_E_SYSTEM,
-                "192.0.2.1:7");
+    assert_fails_with(oar_group_create_tcp("192.0.2.1:7", 0, 2, &o, &g),
+                      OAR_E_SYSTEM, "192.0.2.1:7");
     assert_null(g);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, forget_env, forget_env)
@@ -832,7 +837,7 @@ int main(void)
         TEST(slurm_s_ranks_on_several_hosts_meet_where_it_runs),
         TEST(slurm_s_ranks_meet_on_the_first_host_of_the_step),
         TEST(a_list_of_hosts_that_is_none_is_named),
-        TEST(ranks_on_several_hosts_are_told_what_to_do),
+        TEST(ranks_on_several_hosts_are_refused_with_advice),
         TEST(half_a_pair_is_an_error_that_names_the_other_half),
         TEST(half_a_pair_does_not_count_beside_a_whole_one),
         TEST(a_batch_script_of_slurm_is_a_process_alone),
@@ -845,8 +850,8 @@ int main(void)
         TEST(ranks_meet_at_an_address),
         TEST(ranks_meet_by_a_secret_and_by_tls),
         TEST(two_jobs_at_one_address_do_not_merge),
-        TEST(several_hosts_without_a_secret_are_told_what_to_do),
-        TEST(a_secret_that_is_none_stops_everybody),
+        TEST(several_hosts_without_a_secret_are_refused_with_advice),
+        TEST(an_invalid_secret_stops_all_ranks),
         TEST(a_tcp_group_of_one_needs_no_network),
         TEST(a_tcp_group_refuses_bad_arguments),
     };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: how they are made, how they break, and what every rank is told. */
+/* Groups: how they are made, how they break, and what every rank reports. */
 #include "support/ranks.h"
 
 #include <pthread.h>
@@ -21,25 +21,25 @@
 #include "base/status.h"
 #include "comm/exec/exec.h"
 #include "comm/group/group.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 enum { PATIENCE_MS = 20000 };
 
 /* ---- flags that threads and processes share ------------------------------ */
 
-typedef struct flags {
+typedef struct rank_flags {
     _Atomic int up[8];
     _Atomic int64_t pid[8];
-} flags;
+} rank_flags;
 
-static flags *make_flags(void)
+static rank_flags *make_flags(void)
 {
-    return mmap(NULL, sizeof(flags), PROT_READ | PROT_WRITE,
+    return mmap(NULL, sizeof(rank_flags), PROT_READ | PROT_WRITE,
                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 }
 
-static void drop_flags(flags *f)
+static void drop_flags(rank_flags *f)
 {
     munmap(f, sizeof *f);
 }
@@ -67,25 +67,29 @@ static void run_on(const char *backend, int n, oar_rank_fn fn, void *arg)
 
 static void a_rank_or_size_that_cannot_be_is_refused(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     oar_store *store;
     oar_group *g = NULL;
 
     assert_int_equal(oar_store_create_memory(&store), OAR_OK);
-    assert_says(oar_group_create(store, 0, 0, NULL, &g), OAR_E_WORLD, "of 0");
-    assert_says(oar_group_create(store, 0, -3, NULL, &g), OAR_E_WORLD, "-3");
-    assert_says(oar_group_create(store, 0, 1025, NULL, &g), OAR_E_WORLD,
-                "1025");
-    assert_says(oar_group_create(store, -1, 3, NULL, &g), OAR_E_RANK,
-                "rank -1");
-    assert_says(oar_group_create(store, 3, 3, NULL, &g), OAR_E_RANK, "rank 3");
-    assert_says(oar_group_create(NULL, 0, 2, NULL, &g), OAR_E_ARG, "store");
-    assert_says(oar_group_create(store, 0, 1, NULL, NULL), OAR_E_ARG,
-                "nowhere");
-    assert_says(oar_group_from_env(NULL, NULL), OAR_E_ARG, "nowhere");
+    assert_fails_with(oar_group_create(store, 0, 0, NULL, &g), OAR_E_WORLD,
+                      "of 0");
+    assert_fails_with(oar_group_create(store, 0, -3, NULL, &g), OAR_E_WORLD,
+                      "-3");
+    assert_fails_with(oar_group_create(store, 0, 1025, NULL, &g), OAR_E_WORLD,
+                      "1025");
+    assert_fails_with(oar_group_create(store, -1, 3, NULL, &g), OAR_E_RANK,
+                      "rank -1");
+    assert_fails_with(oar_group_create(store, 3, 3, NULL, &g), OAR_E_RANK,
+                      "rank 3");
+    assert_fails_with(oar_group_create(NULL, 0, 2, NULL, &g), OAR_E_ARG,
+                      "store");
+    assert_fails_with(oar_group_create(store, 0, 1, NULL, NULL), OAR_E_ARG,
+                      "nowhere");
+    assert_fails_with(oar_group_from_env(NULL, NULL), OAR_E_ARG, "nowhere");
     assert_null(g);
     oar_store_destroy(store);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 static oar_status create_with(oar_group_opts o)
@@ -103,25 +107,25 @@ static oar_status create_with(oar_group_opts o)
 
 static void options_out_of_range_are_refused(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
 
-    assert_says(create_with(OPTIONS(.backend = "pigeon")), OAR_E_NOT_FOUND,
-                "pigeon");
-    assert_says(create_with(OPTIONS(.backend = "sim")), OAR_E_UNSUPPORTED,
-                "oar_sim_run");
-    assert_says(create_with(OPTIONS(.small_bytes = 7)), OAR_E_ARG,
-                "small_bytes 7");
-    assert_says(create_with(OPTIONS(.small_bytes = (1 << 20) + 1)), OAR_E_ARG,
-                "small_bytes");
-    assert_says(create_with(OPTIONS(.stage_bytes = 63)), OAR_E_ARG,
-                "stage_bytes 63");
-    assert_says(create_with((oar_group_opts){ .size = 3 }), OAR_E_ARG,
-                "size 3");
+    assert_fails_with(create_with(OPTIONS(.backend = "pigeon")),
+                      OAR_E_NOT_FOUND, "pigeon");
+    assert_fails_with(create_with(OPTIONS(.backend = "sim")), OAR_E_UNSUPPORTED,
+                      "oar_sim_run");
+    assert_fails_with(create_with(OPTIONS(.small_bytes = 7)), OAR_E_ARG,
+                      "small_bytes 7");
+    assert_fails_with(create_with(OPTIONS(.small_bytes = (1 << 20) + 1)),
+                      OAR_E_ARG, "small_bytes");
+    assert_fails_with(create_with(OPTIONS(.stage_bytes = 63)), OAR_E_ARG,
+                      "stage_bytes 63");
+    assert_fails_with(create_with((oar_group_opts){ .size = 3 }), OAR_E_ARG,
+                      "size 3");
     assert_int_equal(
         create_with(OPTIONS(.small_bytes = 1 << 20, .stage_bytes = 64,
                             .spin_us = -1, .timeout_ms = -1)),
         OAR_OK);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 static void self_is_for_one_rank(void **state)
@@ -131,7 +135,8 @@ static void self_is_for_one_rank(void **state)
     oar_group *g = NULL;
 
     assert_int_equal(oar_store_create_memory(&store), OAR_OK);
-    assert_says(oar_group_create(store, 0, 2, &o, &g), OAR_E_WORLD, "2 ranks");
+    assert_fails_with(oar_group_create(store, 0, 2, &o, &g), OAR_E_WORLD,
+                      "2 ranks");
     assert_null(g);
     oar_store_destroy(store);
 }
@@ -145,7 +150,7 @@ static void settings_of_the_environment_are_checked_by_name(void **state)
         { "OARSONG_SPIN_US", "1000001" },   { "OARSONG_ALGO", "magic" },
         { "OARSONG_BACKEND", "semaphore" },
     };
-    census before = census_take();
+    leak_check before = leak_check_begin();
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         setenv(bad[i][0], bad[i][1], 1);
@@ -161,7 +166,7 @@ static void settings_of_the_environment_are_checked_by_name(void **state)
     unsetenv("OARSONG_SMALL_BYTES");
     unsetenv("OARSONG_STAGE_BYTES");
     unsetenv("OARSONG_TIMEOUT_MS");
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 /* ---- groups of one ------------------------------------------------------- */
@@ -171,7 +176,7 @@ static void a_group_of_one_does_everything_alone(void **state)
     static const char *const backend[] = { NULL, "self", "native", "shm" };
 
     for (int i = 0; i < 4; i++) {
-        census before = census_take();
+        leak_check before = leak_check_begin();
         oar_group_opts o = OPTIONS(.backend = backend[i], .name = "solo");
         float x[3] = { 1, 2, 3 }, y[3] = { 0 };
         oar_span s = oar_span_of(x, 3, OAR_F32), t = oar_span_of(y, 3, OAR_F32);
@@ -196,7 +201,7 @@ static void a_group_of_one_does_everything_alone(void **state)
         assert_memory_equal(x, y, sizeof x);
         oar_work_release(work);
         oar_group_destroy(g);
-        census_expect(&before);
+        leak_check_end(&before);
     }
 }
 
@@ -206,8 +211,8 @@ static void nothing_is_known_of_no_group(void **state)
     assert_int_equal(oar_group_size(NULL), 0);
     assert_string_equal(oar_group_backend(NULL), "");
     assert_string_equal(oar_group_name(NULL), "");
-    assert_says(oar_group_abort(NULL, "x"), OAR_E_ARG, "NULL");
-    assert_says(oar_group_fault(NULL, NULL), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_group_abort(NULL, "x"), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_group_fault(NULL, NULL), OAR_E_ARG, "NULL");
     oar_group_destroy(NULL);
 }
 
@@ -266,7 +271,8 @@ static oar_status use_two_groups(oar_group *world, void *arg)
     }
     CHECK_OK(oar_group_abort(a, "only this one"));
     CHECK_OK(sum_is(b, 5, 15));
-    CHECK(says(oar_barrier(a, NULL, NULL), OAR_E_ABORTED, "only this one"));
+    CHECK(
+        fails_with(oar_barrier(a, NULL, NULL), OAR_E_ABORTED, "only this one"));
     oar_group_destroy(b);
     oar_group_destroy(a);
     oar_store_destroy(store);
@@ -285,12 +291,12 @@ static oar_status use_a_name_again(oar_group *world, void *arg)
 
     CHECK_OK(open_store(&store));
     for (int i = 0; i < 5; i++) {
-        census before = census_take();
+        leak_check before = leak_check_begin();
         CHECK_OK(join(world, store, "again", &g));
         CHECK_OK(sum_is(g, i, 3 * i));
         oar_group_destroy(g);
-        CHECK(census_take().descriptors == before.descriptors);
-        CHECK(census_take().live == before.live);
+        CHECK(leak_check_begin().descriptors == before.descriptors);
+        CHECK(leak_check_begin().live == before.live);
     }
     oar_store_destroy(store);
     return OAR_OK;
@@ -303,7 +309,7 @@ static void a_name_can_be_used_again_after_destroy(void **state)
 
 /* ---- ranks that are threads, each with a group over shared memory -------- */
 
-typedef struct joiner {
+typedef struct joining_rank {
     oar_store *store;
     int rank, size;
     int64_t timeout_ms;
@@ -311,11 +317,11 @@ typedef struct joiner {
     oar_status status;
     oar_error error;
     pthread_t thread;
-} joiner;
+} joining_rank;
 
 static void *join_as_thread(void *arg)
 {
-    joiner *j = arg;
+    joining_rank *j = arg;
     oar_group_opts o =
         OPTIONS(.backend = "shm", .timeout_ms = j->timeout_ms, .name = j->name);
     oar_group *g = NULL;
@@ -328,7 +334,7 @@ static void *join_as_thread(void *arg)
     return NULL;
 }
 
-static void join_all(joiner *j, int n)
+static void join_all(joining_rank *j, int n)
 {
     for (int i = 0; i < n; i++)
         assert_int_equal(
@@ -339,9 +345,9 @@ static void join_all(joiner *j, int n)
 
 static void a_rank_that_does_not_join_is_named(void **state)
 {
-    census before = census_take();
-    joiner j[2] = { { .rank = 0, .size = 3, .timeout_ms = 200 },
-                    { .rank = 2, .size = 3, .timeout_ms = 200 } };
+    leak_check before = leak_check_begin();
+    joining_rank j[2] = { { .rank = 0, .size = 3, .timeout_ms = 200 },
+                          { .rank = 2, .size = 3, .timeout_ms = 200 } };
 
     assert_int_equal(oar_store_create_memory(&j[0].store), OAR_OK);
     j[1].store = j[0].store;
@@ -354,13 +360,13 @@ static void a_rank_that_does_not_join_is_named(void **state)
         assert_non_null(strstr(j[i].error.text, "\"world\""));
     }
     oar_store_destroy(j[0].store);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
-static void ranks_that_differ_about_the_size_are_told(void **state)
+static void ranks_that_differ_about_the_size_get_an_error(void **state)
 {
-    joiner j[2] = { { .rank = 0, .size = 2, .timeout_ms = 5000 },
-                    { .rank = 1, .size = 3, .timeout_ms = 5000 } };
+    joining_rank j[2] = { { .rank = 0, .size = 2, .timeout_ms = 5000 },
+                          { .rank = 1, .size = 3, .timeout_ms = 5000 } };
 
     assert_int_equal(oar_store_create_memory(&j[0].store), OAR_OK);
     j[1].store = j[0].store;
@@ -375,7 +381,7 @@ static void ranks_that_differ_about_the_size_are_told(void **state)
 static void a_name_too_long_for_the_store_is_refused(void **state)
 {
     char name[300];
-    joiner j[2] = {
+    joining_rank j[2] = {
         { .rank = 0, .size = 2, .timeout_ms = 5000, .name = name },
         { .rank = 1, .size = 2, .timeout_ms = 5000, .name = name }
     };
@@ -395,27 +401,27 @@ static void a_name_too_long_for_the_store_is_refused(void **state)
 }
 
 /* Two ranks meet while the n-th allocation of the process fails, on either. */
-static void without_memory_a_meeting_leaves_nothing_behind(void **state)
+static void without_memory_a_rendezvous_leaves_nothing_behind(void **state)
 {
     int failures = 0;
 
     for (uint64_t n = 1;; n += 2, failures++) {
-        joiner j[2] = { { .rank = 0, .size = 2, .timeout_ms = 60 },
-                        { .rank = 1, .size = 2, .timeout_ms = 60 } };
-        census before;
+        joining_rank j[2] = { { .rank = 0, .size = 2, .timeout_ms = 60 },
+                              { .rank = 1, .size = 2, .timeout_ms = 60 } };
+        leak_check before;
 
         assert_int_equal(oar_store_create_memory(&j[0].store), OAR_OK);
         j[1].store = j[0].store;
-        before = census_take();
+        before = leak_check_begin();
         oar_memory_fail_after(n);
         join_all(j, 2);
         oar_memory_fail_after(0);
         oar_store_clear(j[0].store);
-        assert_true(census_take().live <= before.live);
-        assert_int_equal(census_take().descriptors, before.descriptors);
+        assert_true(leak_check_begin().live <= before.live);
+        assert_int_equal(leak_check_begin().descriptors, before.descriptors);
         oar_store_destroy(j[0].store);
         if (j[0].status == OAR_OK && j[1].status == OAR_OK)
-            break; /* it did not come to that many */
+            break; /* it took fewer */
         assert_true(n < 1000);
     }
     assert_true(failures > 5);
@@ -494,7 +500,7 @@ static void every_launchers_spelling_is_understood(void **state)
             if (!WIFEXITED(how) || WEXITSTATUS(how) != 0)
                 fail_msg("%s: rank %d ended with %x", env_names[i][0], r, how);
         }
-        folder_drop(folder);
+        folder_remove(folder);
     }
 }
 
@@ -516,52 +522,56 @@ static void nonsense_in_the_environment_is_named(void **state)
     for (int i = 0; i < SPELLINGS; i++) {
         forget_env(NULL);
         say_env(i, "3", "3");
-        assert_says(oar_group_from_env(NULL, &g), OAR_E_ARG, env_names[i][0]);
+        assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_ARG,
+                          env_names[i][0]);
         say_env(i, "-1", "3");
-        assert_says(oar_group_from_env(NULL, &g), OAR_E_ARG, "\"-1\"");
+        assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_ARG, "\"-1\"");
         say_env(i, "0", "0");
-        assert_says(oar_group_from_env(NULL, &g), OAR_E_ARG, env_names[i][1]);
+        assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_ARG,
+                          env_names[i][1]);
         say_env(i, "0", "two");
-        assert_says(oar_group_from_env(NULL, &g), OAR_E_ARG, "\"two\"");
+        assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_ARG, "\"two\"");
         say_env(i, "first", "2");
-        assert_says(oar_group_from_env(NULL, &g), OAR_E_ARG, "\"first\"");
+        assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_ARG, "\"first\"");
     }
     assert_null(g);
 }
 
-static void ranks_without_a_place_to_meet_are_told_what_to_do(void **state)
+static void
+ranks_without_a_rendezvous_address_are_refused_with_advice(void **state)
 {
     oar_group *g = NULL;
 
     say_env(0, "1", "3");
-    assert_says(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
-                "`oarsong run -n 3`");
+    assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
+                      "`oarsong run -n 3`");
     setenv("OARSONG_STORE", "carrier-pigeon", 1);
-    assert_says(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
-                "\"carrier-pigeon\"");
+    assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
+                      "\"carrier-pigeon\"");
     assert_non_null(strstr(oar_last_error_text(), "file:FOLDER"));
     setenv("OARSONG_STORE", "file:/proc/nowhere", 1);
-    assert_says(oar_group_from_env(NULL, &g), OAR_E_SYSTEM, "/proc/nowhere");
+    assert_fails_with(oar_group_from_env(NULL, &g), OAR_E_SYSTEM,
+                      "/proc/nowhere");
     assert_null(g);
 }
 
 /* ---- ranks that disagree ------------------------------------------------- */
 
-typedef struct dispute {
+typedef struct mismatch_case {
     const char *mine, *theirs; /* what the text says of either side */
     oar_coll kind[2];          /* of the others, of rank 1 */
     size_t count[2];
     oar_dtype dtype[2];
     oar_reduce_op_kind op[2];
     int root[2];
-} dispute;
+} mismatch_case;
 
 #define ONLY(what) \
     {              \
         what, what \
     }
 
-static const dispute disputes[] = {
+static const mismatch_case disputes[] = {
     { .mine = "rank 0 calls barrier at",
       .theirs = "rank 1 calls all_reduce of 17 f32 sum at",
       .kind = { OAR_COLL_BARRIER, OAR_COLL_ALL_REDUCE },
@@ -600,7 +610,8 @@ static const dispute disputes[] = {
 };
 enum { DISPUTES = sizeof disputes / sizeof *disputes };
 
-static oar_status call_as(oar_group *g, const dispute *d, int side, float *x)
+static oar_status call_as(oar_group *g, const mismatch_case *d, int side,
+                          float *x)
 {
     oar_span s = oar_span_of(x, d->count[side], d->dtype[side]);
     oar_call_opts o = oar_call_opts_init();
@@ -620,27 +631,27 @@ static oar_status call_as(oar_group *g, const dispute *d, int side, float *x)
 
 static oar_status disagree(oar_group *g, void *arg)
 {
-    const dispute *d = arg;
+    const mismatch_case *d = arg;
     int side = oar_group_rank(g) == 1;
     float x[5001] = { 0 };
     oar_error record = { 0 };
 
     CHECK_OK(oar_barrier(g, NULL, NULL));
-    CHECK(says(call_as(g, d, side, x), OAR_E_MISMATCH, "rank 1"));
-    CHECK(says(OAR_E_MISMATCH, OAR_E_MISMATCH, d->mine));
-    CHECK(says(OAR_E_MISMATCH, OAR_E_MISMATCH, d->theirs));
-    CHECK(says(OAR_E_MISMATCH, OAR_E_MISMATCH, "a.c:100 (\"the many\")"));
-    CHECK(says(OAR_E_MISMATCH, OAR_E_MISMATCH, "a.c:101 (\"the one\")"));
+    CHECK(fails_with(call_as(g, d, side, x), OAR_E_MISMATCH, "rank 1"));
+    CHECK(fails_with(OAR_E_MISMATCH, OAR_E_MISMATCH, d->mine));
+    CHECK(fails_with(OAR_E_MISMATCH, OAR_E_MISMATCH, d->theirs));
+    CHECK(fails_with(OAR_E_MISMATCH, OAR_E_MISMATCH, "a.c:100 (\"the many\")"));
+    CHECK(fails_with(OAR_E_MISMATCH, OAR_E_MISMATCH, "a.c:101 (\"the one\")"));
     CHECK(oar_group_fault(g, &record) == OAR_E_MISMATCH);
     CHECK(record.sequence == 2);
-    CHECK(says(oar_barrier(g, NULL, NULL), OAR_E_MISMATCH, record.text));
+    CHECK(fails_with(oar_barrier(g, NULL, NULL), OAR_E_MISMATCH, record.text));
     return OAR_OK;
 }
 
 static void ranks_that_disagree_are_both_named_to_all(void **state)
 {
     for (int i = 0; i < DISPUTES; i++) {
-        dispute d = disputes[i];
+        mismatch_case d = disputes[i];
         run_on("sim", 3, disagree, &d);
         run_on("shm", 3, disagree, &d);
     }
@@ -670,7 +681,7 @@ static oar_status check_timeout_record(oar_group *g, int line)
  * may succeed; what it would have to wait for does not. */
 static oar_status stay_away(oar_group *g, void *arg)
 {
-    flags *f = arg;
+    rank_flags *f = arg;
     int late = oar_group_rank(g) == 1;
     oar_status status;
     float x = 1;
@@ -701,7 +712,7 @@ a_timeout_names_the_missing_rank_and_its_last_operation(void **state)
     static const char *const backend[] = { "sim", "shm" };
 
     for (int i = 0; i < 2; i++) {
-        flags *f = make_flags();
+        rank_flags *f = make_flags();
         run_on(backend[i], 3, stay_away, f);
         drop_flags(f);
     }
@@ -709,10 +720,10 @@ a_timeout_names_the_missing_rank_and_its_last_operation(void **state)
 
 static oar_status never_call(oar_group *g, void *arg)
 {
-    flags *f = arg;
+    rank_flags *f = arg;
 
     if (oar_group_rank(g) == 0)
-        CHECK(says(
+        CHECK(fails_with(
             oar_barrier(g, OAR_OPTS(oar_call_opts, .timeout_ms = 50), NULL),
             OAR_E_TIMEOUT, "it has not called anything yet"));
     atomic_fetch_add(&f->up[0], 1);
@@ -722,7 +733,7 @@ static oar_status never_call(oar_group *g, void *arg)
 
 static void a_rank_that_has_called_nothing_is_described_so(void **state)
 {
-    flags *f = make_flags();
+    rank_flags *f = make_flags();
 
     run_on("sim", 2, never_call, f);
     atomic_store(&f->up[0], 0);
@@ -732,11 +743,11 @@ static void a_rank_that_has_called_nothing_is_described_so(void **state)
 
 static oar_status wait_by_default(oar_group *g, void *arg)
 {
-    flags *f = arg;
+    rank_flags *f = arg;
 
     if (oar_group_rank(g) == 0)
-        CHECK(says(oar_barrier(g, NULL, NULL), OAR_E_TIMEOUT,
-                   "barrier waited 50 ms"));
+        CHECK(fails_with(oar_barrier(g, NULL, NULL), OAR_E_TIMEOUT,
+                         "barrier waited 50 ms"));
     atomic_fetch_add(&f->up[0], 1);
     CHECK(await(&f->up[0], 2));
     return OAR_OK;
@@ -744,7 +755,7 @@ static oar_status wait_by_default(oar_group *g, void *arg)
 
 static void the_timeout_of_the_group_is_the_default(void **state)
 {
-    flags *f = make_flags();
+    rank_flags *f = make_flags();
     oar_group_opts o = OPTIONS(.timeout_ms = 50);
 
     assert_int_equal(ranks_run("sim", 2, &o, wait_by_default, f), OAR_OK);
@@ -757,16 +768,16 @@ static void the_timeout_of_the_group_is_the_default(void **state)
 
 /* ---- abort --------------------------------------------------------------- */
 
-typedef struct aborter {
+typedef struct aborting_thread {
     oar_group *group;
     const char *reason;
     int failed;
-} aborter;
+} aborting_thread;
 
 /* Aborts as soon as this rank has posted its operation. */
 static void *abort_when_posted(void *arg)
 {
-    aborter *a = arg;
+    aborting_thread *a = arg;
     oar_record r = oar_record_init();
     int64_t deadline = oari_deadline(PATIENCE_MS);
 
@@ -781,15 +792,15 @@ static void *abort_when_posted(void *arg)
 
 static oar_status abort_from_beside(oar_group *g, void *arg)
 {
-    flags *f = arg;
-    aborter a = { g, "enough of this", 0 };
+    rank_flags *f = arg;
+    aborting_thread a = { g, "enough of this", 0 };
     oar_error r = { 0 };
     pthread_t thread;
 
     if (oar_group_rank(g) == 0) {
         CHECK(pthread_create(&thread, NULL, abort_when_posted, &a) == 0);
-        CHECK(says(oar_barrier(g, NULL, NULL), OAR_E_ABORTED,
-                   "rank 0 aborted: enough of this"));
+        CHECK(fails_with(oar_barrier(g, NULL, NULL), OAR_E_ABORTED,
+                         "rank 0 aborted: enough of this"));
         pthread_join(thread, NULL);
         CHECK(!a.failed);
         atomic_store(&f->up[0], 1);
@@ -797,8 +808,8 @@ static oar_status abort_from_beside(oar_group *g, void *arg)
         CHECK(await(&f->up[0], 1));
         if (oar_barrier(g, NULL, NULL) == OAR_OK) /* all have called it */
             CHECK(oar_barrier(g, NULL, NULL) == OAR_E_ABORTED);
-        CHECK(says(oar_barrier(g, NULL, NULL), OAR_E_ABORTED,
-                   "rank 0 aborted: enough of this"));
+        CHECK(fails_with(oar_barrier(g, NULL, NULL), OAR_E_ABORTED,
+                         "rank 0 aborted: enough of this"));
         atomic_store(&f->up[1], 1);
     }
     CHECK(await(&f->up[1], 1));
@@ -812,7 +823,7 @@ static oar_status abort_from_beside(oar_group *g, void *arg)
 static void
 an_abort_ends_a_waiting_call_and_the_first_reason_stays(void **state)
 {
-    flags *f = make_flags();
+    rank_flags *f = make_flags();
 
     run_on("sim", 2, abort_from_beside, f);
     memset(f, 0, sizeof *f);
@@ -827,8 +838,10 @@ static void an_abort_needs_no_reason(void **state)
 
     assert_int_equal(oar_group_create(NULL, 0, 1, NULL, &g), OAR_OK);
     assert_int_equal(oar_group_abort(g, NULL), OAR_OK);
-    assert_says(oar_barrier(g, NULL, NULL), OAR_E_ABORTED, "no reason given");
-    assert_says(oar_barrier(g, NULL, &work), OAR_E_ABORTED, "no reason given");
+    assert_fails_with(oar_barrier(g, NULL, NULL), OAR_E_ABORTED,
+                      "no reason given");
+    assert_fails_with(oar_barrier(g, NULL, &work), OAR_E_ABORTED,
+                      "no reason given");
     assert_null(work);
     oar_group_destroy(g);
 }
@@ -844,11 +857,11 @@ static oar_status leave_early(oar_group *g, void *arg)
     if (oar_group_rank(g) == 1)
         return OAR_OK;
     if (arg != NULL)
-        CHECK(says(oar_recv(g, s, 1, 0, NULL, NULL), OAR_E_PEER,
-                   "has left the group"));
+        CHECK(fails_with(oar_recv(g, s, 1, 0, NULL, NULL), OAR_E_PEER,
+                         "has left the group"));
     else
-        CHECK(says(oar_all_reduce(g, s, OAR_SUM, NULL, NULL), OAR_E_PEER,
-                   "has left the group"));
+        CHECK(fails_with(oar_all_reduce(g, s, OAR_SUM, NULL, NULL), OAR_E_PEER,
+                         "has left the group"));
     CHECK(strstr(oar_last_error_text(), "rank 1 (pid ") != NULL);
     CHECK(oar_last_error()->peer == 1);
     return OAR_OK;
@@ -862,14 +875,14 @@ static void a_rank_that_returns_early_has_left_the_group(void **state)
     run_on("sim", 2, leave_early, (void *)"a message");
 }
 
-typedef struct pending {
+typedef struct pending_call {
     sem_t called;
     _Atomic int status;
-} pending;
+} pending_call;
 
 static void note_status(void *arg, oar_status status)
 {
-    pending *p = arg;
+    pending_call *p = arg;
 
     atomic_store(&p->status, (int)status);
     sem_post(&p->called);
@@ -878,8 +891,8 @@ static void note_status(void *arg, oar_status status)
 /* Rank 0 destroys a group on which it waits for rank 1. */
 static oar_status destroy_what_is_pending(oar_group *world, void *arg)
 {
-    flags *f = arg;
-    pending p = { .status = -1 };
+    rank_flags *f = arg;
+    pending_call p = { .status = -1 };
     oar_store *store;
     oar_group *g;
     oar_work *work;
@@ -899,8 +912,8 @@ static oar_status destroy_what_is_pending(oar_group *world, void *arg)
         CHECK(await(&f->up[0], 1));
         if (oar_barrier(g, NULL, NULL) == OAR_OK) /* all have called it */
             CHECK(oar_barrier(g, NULL, NULL) == OAR_E_ABORTED);
-        CHECK(says(oar_barrier(g, NULL, NULL), OAR_E_ABORTED,
-                   "the group was destroyed"));
+        CHECK(fails_with(oar_barrier(g, NULL, NULL), OAR_E_ABORTED,
+                         "the group was destroyed"));
         oar_group_destroy(g);
     }
     oar_store_destroy(store);
@@ -909,7 +922,7 @@ static oar_status destroy_what_is_pending(oar_group *world, void *arg)
 
 static void destroy_aborts_what_is_pending(void **state)
 {
-    flags *f = make_flags();
+    rank_flags *f = make_flags();
 
     run_on("shm", 2, destroy_what_is_pending, f);
     drop_flags(f);
@@ -926,20 +939,22 @@ static oar_status call_in_child(oar_group *g, oar_work *work)
     oar_error e;
     int done = 7;
 
-    CHECK(says(oar_barrier(g, NULL, NULL), OAR_E_STATE, "forked"));
-    CHECK(says(oar_barrier(g, NULL, &made), OAR_E_STATE, "forked"));
-    CHECK(says(oar_broadcast(g, s, 0, NULL, NULL), OAR_E_STATE, "forked"));
+    CHECK(fails_with(oar_barrier(g, NULL, NULL), OAR_E_STATE, "forked"));
+    CHECK(fails_with(oar_barrier(g, NULL, &made), OAR_E_STATE, "forked"));
     CHECK(
-        says(oar_all_reduce(g, s, OAR_SUM, NULL, NULL), OAR_E_STATE, "forked"));
-    CHECK(says(oar_send(g, s, 0, 1, NULL, NULL), OAR_E_STATE, "forked"));
-    CHECK(says(oar_recv(g, s, 0, 1, NULL, NULL), OAR_E_STATE, "forked"));
-    CHECK(says(oar_group_abort(g, "child"), OAR_E_STATE, "forked"));
-    CHECK(says(oar_group_fault(g, &e), OAR_E_STATE, "forked"));
-    CHECK(says(oar_recorder_read(g, 0, 0, &r), OAR_E_STATE, "forked"));
-    CHECK(says(oar_work_wait(work), OAR_E_STATE, "forked"));
-    CHECK(says(oar_work_test(work, &done), OAR_E_STATE, "forked"));
-    CHECK(says(oar_work_then(work, note_status, &x), OAR_E_STATE, "forked"));
-    CHECK(says(oar_work_wait_all(1, &work), OAR_E_STATE, "forked"));
+        fails_with(oar_broadcast(g, s, 0, NULL, NULL), OAR_E_STATE, "forked"));
+    CHECK(fails_with(oar_all_reduce(g, s, OAR_SUM, NULL, NULL), OAR_E_STATE,
+                     "forked"));
+    CHECK(fails_with(oar_send(g, s, 0, 1, NULL, NULL), OAR_E_STATE, "forked"));
+    CHECK(fails_with(oar_recv(g, s, 0, 1, NULL, NULL), OAR_E_STATE, "forked"));
+    CHECK(fails_with(oar_group_abort(g, "child"), OAR_E_STATE, "forked"));
+    CHECK(fails_with(oar_group_fault(g, &e), OAR_E_STATE, "forked"));
+    CHECK(fails_with(oar_recorder_read(g, 0, 0, &r), OAR_E_STATE, "forked"));
+    CHECK(fails_with(oar_work_wait(work), OAR_E_STATE, "forked"));
+    CHECK(fails_with(oar_work_test(work, &done), OAR_E_STATE, "forked"));
+    CHECK(fails_with(oar_work_then(work, note_status, &x), OAR_E_STATE,
+                     "forked"));
+    CHECK(fails_with(oar_work_wait_all(1, &work), OAR_E_STATE, "forked"));
     CHECK(done == 7 && made == NULL);
     oar_work_release(work);
     oar_group_destroy(g);
@@ -949,7 +964,7 @@ static oar_status call_in_child(oar_group *g, oar_work *work)
 /* Every rank forks while an operation is pending that only ends afterwards. */
 static oar_status fork_in_flight(oar_group *g, void *arg)
 {
-    flags *f = arg;
+    rank_flags *f = arg;
     float x = 1;
     oar_work *work;
     pid_t child;
@@ -970,9 +985,9 @@ static oar_status fork_in_flight(oar_group *g, void *arg)
     return oar_barrier(g, NULL, NULL);
 }
 
-static void a_child_has_no_groups_and_disturbs_nobody(void **state)
+static void a_child_has_no_groups_and_disturbs_no_rank(void **state)
 {
-    flags *f = make_flags();
+    rank_flags *f = make_flags();
 
     run_on("shm", 1, fork_in_flight, f);
     memset(f, 0, sizeof *f);
@@ -986,7 +1001,8 @@ static oar_status fail_on_one(oar_group *g, void *arg)
 {
     if (oar_group_rank(g) == 2)
         return oari_fail(OAR_E_DATA, "rank two is not amused");
-    CHECK(says(oar_barrier(g, NULL, NULL), OAR_E_ABORTED, "a rank failed"));
+    CHECK(
+        fails_with(oar_barrier(g, NULL, NULL), OAR_E_ABORTED, "a rank failed"));
     return arg != NULL ? oari_fail(OAR_E_ABORTED, "only heard of it") : OAR_OK;
 }
 
@@ -998,17 +1014,17 @@ static oar_status fail_wordlessly(oar_group *g, void *arg)
 
 static void sim_run_returns_the_failure_of_the_rank_that_failed(void **state)
 {
-    assert_says(oar_sim_run(3, fail_on_one, NULL), OAR_E_DATA,
-                "rank two is not amused");
-    assert_says(oar_sim_run(3, fail_on_one, (void *)"louder"), OAR_E_DATA,
-                "rank two is not amused");
-    assert_says(oar_sim_run(3, fail_wordlessly, NULL), OAR_E_CLOSED,
-                "rank 1 returned OAR_E_CLOSED");
+    assert_fails_with(oar_sim_run(3, fail_on_one, NULL), OAR_E_DATA,
+                      "rank two is not amused");
+    assert_fails_with(oar_sim_run(3, fail_on_one, (void *)"louder"), OAR_E_DATA,
+                      "rank two is not amused");
+    assert_fails_with(oar_sim_run(3, fail_wordlessly, NULL), OAR_E_CLOSED,
+                      "rank 1 returned OAR_E_CLOSED");
 }
 
 static oar_status know_oneself(oar_group *g, void *arg)
 {
-    flags *f = arg;
+    rank_flags *f = arg;
 
     CHECK(oar_group_size(g) == 5);
     CHECK(strcmp(oar_group_backend(g), "sim") == 0);
@@ -1020,7 +1036,7 @@ static oar_status know_oneself(oar_group *g, void *arg)
 static void sim_run_gives_every_rank_its_number(void **state)
 {
     oar_group_opts o = OPTIONS(.name = "five");
-    flags *f = make_flags();
+    rank_flags *f = make_flags();
 
     assert_int_equal(oar_sim_run_with(5, &o, know_oneself, f), OAR_OK);
     for (int r = 0; r < 5; r++)
@@ -1030,14 +1046,15 @@ static void sim_run_gives_every_rank_its_number(void **state)
 
 static void sim_run_refuses_nonsense(void **state)
 {
-    assert_says(oar_sim_run(0, know_oneself, NULL), OAR_E_WORLD, "of 0");
-    assert_says(oar_sim_run(1025, know_oneself, NULL), OAR_E_WORLD, "1025");
-    assert_says(oar_sim_run(1, NULL, NULL), OAR_E_ARG, "function");
+    assert_fails_with(oar_sim_run(0, know_oneself, NULL), OAR_E_WORLD, "of 0");
+    assert_fails_with(oar_sim_run(1025, know_oneself, NULL), OAR_E_WORLD,
+                      "1025");
+    assert_fails_with(oar_sim_run(1, NULL, NULL), OAR_E_ARG, "function");
 }
 
 /* A rank that is slow to touch another's buffer finds the gate shut: by then
  * the buffer may be gone. */
-static flags *slow_flags;
+static rank_flags *slow_flags;
 
 static void hold_back(const oari_exec *x)
 {
@@ -1118,17 +1135,17 @@ static oar_status run_something(void *arg)
 
 static void without_memory_no_group_is_made_and_nothing_is_left(void **state)
 {
-    census_fail_each(create_one, (void *)"self");
-    census_fail_each(create_one, (void *)"native");
-    census_fail_each(run_nothing, NULL);
+    fail_each_allocation(create_one, (void *)"self");
+    fail_each_allocation(create_one, (void *)"native");
+    fail_each_allocation(run_nothing, NULL);
 }
 
 static void
 without_memory_a_collective_ends_the_group_on_all_ranks(void **state)
 {
-    census_fail_each(run_something, NULL);
+    fail_each_allocation(run_something, NULL);
     setenv("OARSONG_ALGO", "exchange", 1);
-    census_fail_each(run_something, NULL);
+    fail_each_allocation(run_something, NULL);
     unsetenv("OARSONG_ALGO");
 }
 
@@ -1164,7 +1181,7 @@ static size_t stage_of(oar_store *store, int rank, size_t wanted)
     return o.stage_bytes;
 }
 
-/* Rank 0 makes two groups of one name before the others come to the first. */
+/* Rank 0 makes two groups of one name before the others make the first. */
 static void
 settings_are_those_of_the_group_and_not_of_its_namesake(void **state)
 {
@@ -1193,9 +1210,9 @@ int main(void)
         cmocka_unit_test(groups_of_other_names_live_side_by_side),
         cmocka_unit_test(a_name_can_be_used_again_after_destroy),
         cmocka_unit_test(a_rank_that_does_not_join_is_named),
-        cmocka_unit_test(ranks_that_differ_about_the_size_are_told),
+        cmocka_unit_test(ranks_that_differ_about_the_size_get_an_error),
         cmocka_unit_test(a_name_too_long_for_the_store_is_refused),
-        cmocka_unit_test(without_memory_a_meeting_leaves_nothing_behind),
+        cmocka_unit_test(without_memory_a_rendezvous_leaves_nothing_behind),
         cmocka_unit_test_setup_teardown(without_a_launcher_it_is_a_group_of_one,
                                         forget_env, forget_env),
         cmocka_unit_test_setup_teardown(every_launchers_spelling_is_understood,
@@ -1205,8 +1222,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(nonsense_in_the_environment_is_named,
                                         forget_env, forget_env),
         cmocka_unit_test_setup_teardown(
-            ranks_without_a_place_to_meet_are_told_what_to_do, forget_env,
-            forget_env),
+            ranks_without_a_rendezvous_address_are_refused_with_advice,
+            forget_env, forget_env),
         cmocka_unit_test(ranks_that_disagree_are_both_named_to_all),
         cmocka_unit_test(
             a_timeout_names_the_missing_rank_and_its_last_operation),
@@ -1217,7 +1234,7 @@ int main(void)
         cmocka_unit_test(an_abort_needs_no_reason),
         cmocka_unit_test(a_rank_that_returns_early_has_left_the_group),
         cmocka_unit_test(destroy_aborts_what_is_pending),
-        cmocka_unit_test(a_child_has_no_groups_and_disturbs_nobody),
+        cmocka_unit_test(a_child_has_no_groups_and_disturbs_no_rank),
         cmocka_unit_test(sim_run_returns_the_failure_of_the_rank_that_failed),
         cmocka_unit_test(sim_run_gives_every_rank_its_number),
         cmocka_unit_test(sim_run_refuses_nonsense),

@@ -13,8 +13,8 @@
 #include "base/alloc.h"
 #include "launch/hostfile.h"
 #include "net/hostlist.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 /* ---- hostfiles ----------------------------------------------------------- */
 
@@ -76,10 +76,11 @@ static void what_is_no_hostfile_is_refused(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (read_text(bad[i], &hosts, &count) != OAR_E_DATA)
             fail_msg("\"%s\" was taken", bad[i]);
-    assert_says(read_text("a\nb\nc slots=q", &hosts, &count), OAR_E_DATA,
-                "line 3");
-    assert_says(read_text("", &hosts, &count), OAR_E_DATA, "no host");
-    assert_says(read_text("# a\n\n", &hosts, &count), OAR_E_DATA, "no host");
+    assert_fails_with(read_text("a\nb\nc slots=q", &hosts, &count), OAR_E_DATA,
+                      "line 3");
+    assert_fails_with(read_text("", &hosts, &count), OAR_E_DATA, "no host");
+    assert_fails_with(read_text("# a\n\n", &hosts, &count), OAR_E_DATA,
+                      "no host");
     assert_null(hosts);
     assert_int_equal(count, 77);
 }
@@ -113,12 +114,12 @@ static void a_hostfile_has_its_limits(void **state)
     name[sizeof name - 1] = 0;
     assert_int_equal(read_text(name, &hosts, &count), OAR_E_DATA);
     memset(large, '\n', LAUNCH_HOSTFILE_MAX + 1);
-    assert_says(
+    assert_fails_with(
         launch_hostfile_read(large, LAUNCH_HOSTFILE_MAX + 1, &hosts, &count),
         OAR_E_DATA, "bytes");
     for (int i = 0, at = 0; i <= LAUNCH_HOSTS_MAX; i++)
         at += snprintf(large + at, 16, "h%d\n", i);
-    assert_says(read_text(large, &hosts, &count), OAR_E_DATA, "hosts");
+    assert_fails_with(read_text(large, &hosts, &count), OAR_E_DATA, "hosts");
     free(large);
 }
 
@@ -139,11 +140,11 @@ static void slots_are_those_of_this_host(void **state)
     file = fopen(path, "a");
     fprintf(file, "elsewhere.example slots=4\n");
     fclose(file);
-    assert_says(launch_hostfile_slots(path, &slots), OAR_E_UNSUPPORTED,
-                "elsewhere.example");
+    assert_fails_with(launch_hostfile_slots(path, &slots), OAR_E_UNSUPPORTED,
+                      "elsewhere.example");
     assert_non_null(strstr(oar_last_error_text(), "--rdzv-endpoint"));
-    folder_drop(folder);
-    assert_says(launch_hostfile_slots(path, &slots), OAR_E_SYSTEM, path);
+    folder_remove(folder);
+    assert_fails_with(launch_hostfile_slots(path, &slots), OAR_E_SYSTEM, path);
 }
 
 /* ---- SLURM's ------------------------------------------------------------- */

@@ -22,9 +22,9 @@
 
 #include "base/status.h"
 #include "golden/golden.h"
-#include "support/census.h"
+#include "support/leak_check.h"
 #include "support/faulty_disk.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 enum { MANY_BYTES = 1 << 16, MANY_TENSORS = 64, SPLIT = 10, LONG_PATH = 1024 };
 
@@ -46,7 +46,7 @@ static int open_folder(void **state)
 static int close_folder(void **state)
 {
     (void)state;
-    folder_drop(folder);
+    folder_remove(folder);
     return 0;
 }
 
@@ -155,22 +155,22 @@ static void assert_same(const oar_module *a, const oar_module *b)
 static oar_status refused_hf(const char *path)
 {
     oar_module *gpt = NULL;
-    census before = census_take();
+    leak_check before = leak_check_begin();
     oar_status status = oar_gpt_from_hf(path, OAR_F32, &gpt, NULL);
 
     assert_null(gpt);
-    census_expect(&before);
+    leak_check_end(&before);
     return status;
 }
 
 static oar_status refused_llmc(const char *path)
 {
     oar_module *gpt = NULL;
-    census before = census_take();
+    leak_check before = leak_check_begin();
     oar_status status = oar_gpt_from_llmc(path, OAR_F32, 0, &gpt, NULL);
 
     assert_null(gpt);
-    census_expect(&before);
+    leak_check_end(&before);
     return status;
 }
 
@@ -366,7 +366,7 @@ static void a_slash_behind_the_folder_is_fine(void **state)
     oar_module_release(gpt);
     oar_module_release(back);
     below[strlen(below) - 2] = 0;
-    folder_drop(below);
+    folder_remove(below);
 }
 
 /* ---- other layouts of the files ------------------------------------------ */
@@ -506,8 +506,8 @@ static void without_a_config_heads_are_64_wide(void **state)
     gpt = make_small(OAR_F32);
     OK(oar_gpt_to_hf(gpt, folder));
     assert_int_equal(unlink(config), 0);
-    assert_says(refused_hf(folder), OAR_E_DATA,
-                "the width 6 is no multiple of 64");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA,
+                      "the width 6 is no multiple of 64");
     oar_module_release(gpt);
 }
 
@@ -541,8 +541,8 @@ static void a_config_may_leave_out_most(void **state)
     assert_int_equal(got.heads, 6);
     oar_module_release(back);
     write_string(config, "{}");
-    assert_says(refused_hf(folder), OAR_E_DATA,
-                "\"n_head\" is 12 by default, which does not divide");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA,
+                      "\"n_head\" is 12 by default, which does not divide");
     oar_module_release(gpt);
 }
 
@@ -570,7 +570,7 @@ static void a_tied_head_may_be_in_the_file(void **state)
     oar_tensor_release(t.tensor[t.count - 1]);
     t.tensor[t.count - 1] = oar_ones(NULL, OAR_F32, OAR_SHAPE(13, 6));
     save_tensors(&t, model);
-    assert_says(refused_hf(folder), OAR_E_DATA, "differs from");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA, "differs from");
     free_tensors(&t);
     oar_module_release(gpt);
 }
@@ -634,7 +634,7 @@ static void settings_that_a_gpt_lacks_are_named(void **state)
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         write_bytes(config, bytes, count);
         set_member(row[i].key, row[i].value);
-        assert_says(refused_hf(folder), row[i].status, row[i].text);
+        assert_fails_with(refused_hf(folder), row[i].status, row[i].text);
     }
     oar_module_release(gpt);
 }
@@ -651,15 +651,15 @@ static void a_config_that_is_no_json_is_refused(void **state)
     OK(oar_gpt_to_hf(gpt, folder));
     for (size_t i = 0; i < sizeof text / sizeof text[0]; i++) {
         write_string(config, text[i]);
-        assert_says(refused_hf(folder), OAR_E_DATA, "config.json");
+        assert_fails_with(refused_hf(folder), OAR_E_DATA, "config.json");
     }
     memset(large, '[', sizeof large - 2); /* as deep as it is long */
     write_string(config, large);
-    assert_says(refused_hf(folder), OAR_E_DATA, "config.json");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA, "config.json");
     memset(large, ' ', sizeof large - 1);
     write_string(config, large);
-    assert_says(refused_hf(folder), OAR_E_DATA,
-                "has 1048577 bytes; at most 1048576 are read");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA,
+                      "has 1048577 bytes; at most 1048576 are read");
     oar_module_release(gpt);
 }
 
@@ -696,31 +696,35 @@ static void a_tensor_that_does_not_fit_is_named(void **state)
 #define FLOATS(...) oar_zeros(NULL, OAR_F32, OAR_SHAPE(__VA_ARGS__))
     (void)state;
     save_changed("transformer.h.1.ln_2.bias", NULL, NULL);
-    assert_says(refused_hf(folder), OAR_E_DATA,
-                "no tensor \"h.1.ln_2.bias\", which a GPT-2 of 3 layers has");
+    assert_fails_with(
+        refused_hf(folder), OAR_E_DATA,
+        "no tensor \"h.1.ln_2.bias\", which a GPT-2 of 3 layers has");
     save_changed("transformer.wte.weight", NULL, NULL);
-    assert_says(refused_hf(folder), OAR_E_DATA, "no tensor \"wte.weight\"");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA,
+                      "no tensor \"wte.weight\"");
     save_changed("transformer.h.0.mlp.c_fc.weight", NULL, NULL);
-    assert_says(refused_hf(folder), OAR_E_DATA, "h.0.mlp.c_fc.weight");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA, "h.0.mlp.c_fc.weight");
     save_changed("transformer.h.2.attn.c_attn.weight", NULL, FLOATS(18, 6));
-    assert_says(refused_hf(folder), OAR_E_DATA,
-                "\"transformer.h.2.attn.c_attn.weight\" is F32 [18, 6]; "
-                "expected is a float [6, 18]");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA,
+                      "\"transformer.h.2.attn.c_attn.weight\" is F32 [18, 6]; "
+                      "expected is a float [6, 18]");
     save_changed("transformer.ln_f.bias", NULL, FLOATS(7));
-    assert_says(refused_hf(folder), OAR_E_DATA,
-                "is F32 [7]; expected is a float [6]");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA,
+                      "is F32 [7]; expected is a float [6]");
     save_changed("transformer.wte.weight", NULL, FLOATS(0, 6));
-    assert_says(refused_hf(folder), OAR_E_DATA, "is F32 [0, 6]");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA, "is F32 [0, 6]");
     save_changed("transformer.wpe.weight", NULL, FLOATS(5));
-    assert_says(refused_hf(folder), OAR_E_DATA, "is F32 [5]");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA, "is F32 [5]");
     save_changed("transformer.wpe.weight", NULL, FLOATS(5, 7));
-    assert_says(refused_hf(folder), OAR_E_DATA, "is F32 [5, 7]");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA, "is F32 [5, 7]");
     save_changed("transformer.h.0.ln_1.bias", NULL,
                  oar_zeros(NULL, OAR_I32, OAR_SHAPE(6)));
-    assert_says(refused_hf(folder), OAR_E_DATA, "is I32 [6]; expected is a");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA,
+                      "is I32 [6]; expected is a");
     save_changed("transformer.h.0.ln_1.bias", NULL,
                  FLOATS(1, 1, 1, 1, 1, 1, 1, 1));
-    assert_says(refused_hf(folder), OAR_E_DATA, "[1, 1, 1, 1, 1, 1, 1, 1]");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA,
+                      "[1, 1, 1, 1, 1, 1, 1, 1]");
 #undef FLOATS
 }
 
@@ -743,21 +747,21 @@ static void a_name_that_gpt2_lacks_is_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
         save_changed("transformer.h.0.ln_1.bias", name[i], NULL);
-        assert_says(refused_hf(folder), OAR_E_UNSUPPORTED, name[i]);
-        assert_says(refused_hf(folder), OAR_E_UNSUPPORTED,
-                    "which no GPT-2 has");
+        assert_fails_with(refused_hf(folder), OAR_E_UNSUPPORTED, name[i]);
+        assert_fails_with(refused_hf(folder), OAR_E_UNSUPPORTED,
+                          "which no GPT-2 has");
     }
     save_changed("transformer.h.0.ln_1.bias", "h.1.ln_1.bias", NULL);
-    assert_says(refused_hf(folder), OAR_E_DATA,
-                "twice: \"h.1.ln_1.bias\" in model.safetensors and "
-                "\"transformer.h.1.ln_1.bias\" in model.safetensors");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA,
+                      "twice: \"h.1.ln_1.bias\" in model.safetensors and "
+                      "\"transformer.h.1.ln_1.bias\" in model.safetensors");
     save_changed("transformer.h.0.ln_1.bias", "h.1000000000.ln_1.bias", NULL);
-    assert_says(refused_hf(folder), OAR_E_UNSUPPORTED,
-                "at most 1000 layers are read");
+    assert_fails_with(refused_hf(folder), OAR_E_UNSUPPORTED,
+                      "at most 1000 layers are read");
     save_changed("transformer.h.0.ln_1.bias", "h.999.ln_1.bias", NULL);
-    assert_says(refused_hf(folder), OAR_E_DATA, "\"n_layer\" is 3, but");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA, "\"n_layer\" is 3, but");
     assert_int_equal(unlink(config), 0);
-    assert_says(refused_hf(folder), OAR_E_DATA, "no config.json");
+    assert_fails_with(refused_hf(folder), OAR_E_DATA, "no config.json");
 }
 
 static void every_truncation_is_refused(void **state)
@@ -794,8 +798,8 @@ static void an_index_names_files_of_its_folder_only(void **state)
         snprintf(text, sizeof text, "{\"weight_map\":{\"wte.weight\":\"%s\"}}",
                  name[i]);
         write_string(index_path, text);
-        assert_says(refused_hf(folder), OAR_E_DATA,
-                    "which is no name of a file in that folder");
+        assert_fails_with(refused_hf(folder), OAR_E_DATA,
+                          "which is no name of a file in that folder");
     }
     oar_module_release(gpt);
 }
@@ -829,7 +833,7 @@ static void an_index_that_is_wrong_is_refused(void **state)
     free(split_model(gpt));
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         write_string(index_path, row[i].index);
-        assert_says(refused_hf(folder), row[i].status, row[i].text);
+        assert_fails_with(refused_hf(folder), row[i].status, row[i].text);
     }
     oar_module_release(gpt);
 }
@@ -839,18 +843,20 @@ static void a_path_without_a_model_is_named(void **state)
     oar_module *gpt;
 
     (void)state;
-    assert_says(refused_hf(folder), OAR_E_NOT_FOUND,
-                "has neither model.safetensors nor "
-                "model.safetensors.index.json");
-    assert_says(refused_hf(model), OAR_E_NOT_FOUND, model);
-    assert_says(refused_llmc(bin), OAR_E_NOT_FOUND, bin);
-    assert_says(refused_llmc(folder), OAR_E_SYSTEM, folder);
-    assert_says(oar_gpt_from_hf(NULL, OAR_F32, &gpt, NULL), OAR_E_ARG, "path");
-    assert_says(oar_gpt_from_hf("a", OAR_F32, NULL, NULL), OAR_E_ARG, "module");
-    assert_says(oar_gpt_from_llmc(NULL, OAR_F32, 0, &gpt, NULL), OAR_E_ARG,
-                "path");
-    assert_says(oar_gpt_to_hf(NULL, "a"), OAR_E_ARG, "module");
-    assert_says(oar_gpt_to_llmc(NULL, "a"), OAR_E_ARG, "module");
+    assert_fails_with(refused_hf(folder), OAR_E_NOT_FOUND,
+                      "has neither model.safetensors nor "
+                      "model.safetensors.index.json");
+    assert_fails_with(refused_hf(model), OAR_E_NOT_FOUND, model);
+    assert_fails_with(refused_llmc(bin), OAR_E_NOT_FOUND, bin);
+    assert_fails_with(refused_llmc(folder), OAR_E_SYSTEM, folder);
+    assert_fails_with(oar_gpt_from_hf(NULL, OAR_F32, &gpt, NULL), OAR_E_ARG,
+                      "path");
+    assert_fails_with(oar_gpt_from_hf("a", OAR_F32, NULL, NULL), OAR_E_ARG,
+                      "module");
+    assert_fails_with(oar_gpt_from_llmc(NULL, OAR_F32, 0, &gpt, NULL),
+                      OAR_E_ARG, "path");
+    assert_fails_with(oar_gpt_to_hf(NULL, "a"), OAR_E_ARG, "module");
+    assert_fails_with(oar_gpt_to_llmc(NULL, "a"), OAR_E_ARG, "module");
 }
 
 static void dtype_and_opts_are_checked(void **state)
@@ -859,13 +865,14 @@ static void dtype_and_opts_are_checked(void **state)
     oar_module *gpt = NULL;
 
     (void)state;
-    assert_says(oar_gpt_from_hf(golden_path(""), OAR_I32, &gpt, NULL),
-                OAR_E_DTYPE, "i32");
-    assert_says(
+    assert_fails_with(oar_gpt_from_hf(golden_path(""), OAR_I32, &gpt, NULL),
+                      OAR_E_DTYPE, "i32");
+    assert_fails_with(
         oar_gpt_from_llmc(golden_path("f32.bin"), OAR_BOOL, 0, &gpt, NULL),
         OAR_E_DTYPE, "bool");
-    assert_says(oar_gpt_from_hf(golden_path(""), OAR_F32, &gpt, &without_size),
-                OAR_E_ARG, "set its size first");
+    assert_fails_with(
+        oar_gpt_from_hf(golden_path(""), OAR_F32, &gpt, &without_size),
+        OAR_E_ARG, "set its size first");
     assert_null(gpt);
 }
 
@@ -909,17 +916,15 @@ static void numbers_of_a_header_are_checked(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        oar_memory_stats before = oar_memory_stats_init(), after = before;
+        uint64_t allocations = memory_now().allocations;
         int32_t was, number = row[i].number;
 
         memcpy(&was, bytes + 4 * row[i].at, sizeof was);
         memcpy(bytes + 4 * row[i].at, &number, sizeof number);
         write_bytes(bin, bytes, count);
         memcpy(bytes + 4 * row[i].at, &was, sizeof was);
-        oar_memory_read(&before);
-        assert_says(refused_llmc(bin), row[i].status, row[i].text);
-        oar_memory_read(&after);
-        assert_int_equal(after.allocations, before.allocations);
+        assert_fails_with(refused_llmc(bin), row[i].status, row[i].text);
+        assert_int_equal(memory_now().allocations, allocations);
     }
 }
 
@@ -933,8 +938,9 @@ static void the_size_of_a_file_must_be_exact(void **state)
         if (i == count)
             continue;
         write_bytes(bin, bytes, i);
-        assert_says(refused_llmc(bin), OAR_E_DATA,
-                    i < 1024 ? "1024 bytes of header" : "it would have 4720");
+        assert_fails_with(refused_llmc(bin), OAR_E_DATA,
+                          i < 1024 ? "1024 bytes of header"
+                                   : "it would have 4720");
     }
 }
 
@@ -972,11 +978,11 @@ static void what_others_cannot_hold_is_not_written(void **state)
             opts.activation = OAR_GELU_TANH;
         gpt = make_gpt(&opts);
         if (row[i].refused & HF)
-            assert_says(oar_gpt_to_hf(gpt, folder), OAR_E_UNSUPPORTED,
-                        row[i].text);
+            assert_fails_with(oar_gpt_to_hf(gpt, folder), OAR_E_UNSUPPORTED,
+                              row[i].text);
         if (row[i].refused & LLMC)
-            assert_says(oar_gpt_to_llmc(gpt, bin), OAR_E_UNSUPPORTED,
-                        row[i].text);
+            assert_fails_with(oar_gpt_to_llmc(gpt, bin), OAR_E_UNSUPPORTED,
+                              row[i].text);
         oar_module_release(gpt);
     }
     assert_int_equal(folder_entries(folder), 0);
@@ -989,13 +995,13 @@ static void only_a_gpt_has_its_options(void **state)
 
     (void)state;
     OK(oar_cnn_create(NULL, &cnn));
-    assert_says(oar_gpt_describe(cnn, &opts), OAR_E_ARG, "it is no gpt");
-    assert_says(oar_gpt_describe(NULL, &opts), OAR_E_ARG, "it is no gpt");
-    assert_says(oar_gpt_to_hf(cnn, folder), OAR_E_ARG, "it is no gpt");
-    assert_says(oar_gpt_to_llmc(cnn, bin), OAR_E_ARG, "it is no gpt");
+    assert_fails_with(oar_gpt_describe(cnn, &opts), OAR_E_ARG, "it is no gpt");
+    assert_fails_with(oar_gpt_describe(NULL, &opts), OAR_E_ARG, "it is no gpt");
+    assert_fails_with(oar_gpt_to_hf(cnn, folder), OAR_E_ARG, "it is no gpt");
+    assert_fails_with(oar_gpt_to_llmc(cnn, bin), OAR_E_ARG, "it is no gpt");
     oar_module_release(cnn);
     OK(oar_gpt_create(NULL, &gpt));
-    assert_says(oar_gpt_describe(gpt, NULL), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_gpt_describe(gpt, NULL), OAR_E_ARG, "NULL");
     OK(oar_gpt_describe(gpt, &opts));
     assert_int_equal(opts.vocabulary, 256);
     assert_int_equal(opts.hidden, 512);
@@ -1031,10 +1037,10 @@ static void each_allocation_may_fail(void **state)
     (void)state;
     opts.layers = 1;
     gpt = make_gpt(&opts);
-    census_fail_each(write_both, gpt);
-    census_fail_each(read_both, NULL);
+    fail_each_allocation(write_both, gpt);
+    fail_each_allocation(read_both, NULL);
     free(split_model(gpt));
-    census_fail_each(read_both, NULL);
+    fail_each_allocation(read_both, NULL);
     oar_module_release(gpt);
 }
 
@@ -1051,7 +1057,7 @@ static void each_disk_call_may_fail(void **state)
     opts.seed = 5;
     new = make_gpt(&opts);
     for (long at = 1; status != OAR_OK; at++) {
-        census before = census_take();
+        leak_check before = leak_check_begin();
 
         OK(oar_gpt_to_hf(old, folder));
         OK(oar_gpt_to_llmc(old, bin));
@@ -1067,7 +1073,7 @@ static void each_disk_call_may_fail(void **state)
         oar_module_release(back);
         back = read_llmc(bin, OAR_F32, 1);
         oar_module_release(back);
-        census_expect(&before);
+        leak_check_end(&before);
     }
     back = read_llmc(bin, OAR_F32, 1);
     assert_same(new, back);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What OARSONG_ISA allows. The answer is found once a process, so each case is
- * a process of its own; this one never asks. */
+/* What OARSONG_ISA allows. A process reads it once, so each case runs in a
+ * process of its own; this one never reads it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

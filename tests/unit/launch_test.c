@@ -20,7 +20,8 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "launch/store_process.h"
-#include "support/census.h"
+#include "support/last_error.h"
+#include "support/leak_check.h"
 
 /* Everything goes into a folder of the test's own, to be found empty. */
 static char folder[64];
@@ -48,12 +49,6 @@ static oar_status run_shell(int ranks, const char *script,
     return oar_launch(ranks, argv, opts, result);
 }
 
-static void assert_says(const char *text)
-{
-    if (strstr(oar_last_error_text(), text) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", oar_last_error_text(), text);
-}
-
 static void all_good_ranks_are_a_good_run(void **state)
 {
     oar_launch_result r = oar_launch_result_init();
@@ -79,7 +74,7 @@ static void the_first_failure_is_named_and_the_rest_are_ended(void **state)
         OAR_E_PEER);
     assert_int_equal(r.failed_rank, 2);
     assert_int_equal(r.exit_code, 9);
-    assert_says("rank 2 ended with code 9");
+    assert_last_error_has("rank 2 ended with code 9");
     assert_true(oari_now_ns() - start < 20000000000);
     assert_int_equal(files_left(), 0);
 }
@@ -197,7 +192,7 @@ static void ranks_are_set_apart_as_if_on_hosts(void **state)
 
 static void the_launcher_is_left_as_it_was(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     sigset_t mask, after;
 
     sigprocmask(SIG_SETMASK, NULL, &mask);
@@ -207,7 +202,7 @@ static void the_launcher_is_left_as_it_was(void **state)
         assert_int_equal(sigismember(&mask, sig), sigismember(&after, sig));
     assert_null(getenv("OARSONG_RANK"));
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 static oar_status launch_true(void *arg)
@@ -217,7 +212,7 @@ static oar_status launch_true(void *arg)
 
 static void without_memory_nothing_is_started_or_left(void **state)
 {
-    census_fail_each(launch_true, NULL);
+    fail_each_allocation(launch_true, NULL);
     assert_int_equal(files_left(), 0);
 }
 
@@ -262,7 +257,7 @@ static void the_reason_of_a_failed_function_arrives(void **state)
                      OAR_E_PEER);
     assert_true(r.failed_rank == 1 || r.failed_rank == 0);
     if (r.failed_rank == 1)
-        assert_says("3 elements at NULL");
+        assert_last_error_has("3 elements at NULL");
 }
 
 static oar_status return_a_failure(oar_group *g, void *arg)
@@ -278,7 +273,7 @@ static void a_failed_function_exits_with_its_status(void **state)
                      OAR_E_PEER);
     assert_int_equal(r.failed_rank, 0);
     assert_int_equal(r.exit_code, OAR_E_DATA);
-    assert_says("it is all wrong");
+    assert_last_error_has("it is all wrong");
     assert_int_equal(files_left(), 0);
 }
 
@@ -317,7 +312,7 @@ static int wait_for_end(int fd)
 
     while (poll(&wait, 1, 20000) == 1)
         if (read(fd, more, sizeof more) <= 0)
-            return 1; /* nobody holds the other end any more */
+            return 1; /* no process holds the other end any more */
     return 0;
 }
 
@@ -414,7 +409,7 @@ static void expect_exit(child *c, int code)
     assert_int_equal(waitpid(c->pid, &how, 0), c->pid);
     assert_true(WIFEXITED(how));
     assert_int_equal(WEXITSTATUS(how), code);
-    assert_true(wait_for_end(c->fd)); /* and nobody else is left */
+    assert_true(wait_for_end(c->fd)); /* and no other is left */
     close(c->fd);
 }
 
@@ -462,7 +457,7 @@ static void ignore_hup(void)
     signal(SIGHUP, SIG_IGN);
 }
 
-static void what_the_launcher_ignores_ends_nobody(void **state)
+static void a_signal_that_the_launcher_ignores_ends_no_rank(void **state)
 {
     child c = start_launcher(1,
                              "trap 'exit 7' USR1; echo $$ >$TMPDIR/pid; "
@@ -709,22 +704,23 @@ static pid_t start_group(void)
     return pid;
 }
 
-/* The number of a group that has ended may be somebody else's soon. */
-static void the_keeper_ends_no_group_that_was_taken_back(void **state)
+/* The number of a process group that has ended may soon be used again. */
+static void
+the_store_process_ends_no_process_group_that_was_forgotten(void **state)
 {
     launch_store_task task = { 0 };
-    launch_store_process keeper = { 0 };
+    launch_store_process store_process = { 0 };
     char served[OARI_SOCK_TEXT];
     pid_t ended = start_group(), other = start_group();
     int how;
 
-    assert_int_equal(launch_store_process_start(&keeper, &task, served),
+    assert_int_equal(launch_store_process_start(&store_process, &task, served),
                      OAR_OK);
-    launch_store_process_add(&keeper, ended);
-    launch_store_process_add(&keeper, other);
-    launch_store_process_forget(&keeper, ended);
-    oari_fork_close(keeper.fd); /* as if the launcher had been killed */
-    assert_int_equal(waitpid(keeper.pid, &how, 0), keeper.pid);
+    launch_store_process_add(&store_process, ended);
+    launch_store_process_add(&store_process, other);
+    launch_store_process_forget(&store_process, ended);
+    oari_fork_close(store_process.fd); /* as if the launcher had been killed */
+    assert_int_equal(waitpid(store_process.pid, &how, 0), store_process.pid);
     assert_int_equal(waitpid(other, &how, 0), other);
     assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
     assert_int_equal(kill(ended, SIGTERM), 0);
@@ -813,14 +809,15 @@ static void survivors_are_left_alone_if_they_are_to_go_on(void **state)
         OAR_E_PEER);
     assert_int_equal(r.failed_rank, 2);
     assert_int_equal(r.exit_code, 128 + SIGKILL);
-    assert_says("rank 2 was killed by SIGKILL (code 137); 1 of 3 ranks ended "
-                "with code 0");
+    assert_last_error_has(
+        "rank 2 was killed by SIGKILL (code 137); 1 of 3 ranks ended "
+        "with code 0");
     o.max_restarts = 1;
     assert_int_equal(run_shell(1, "true", &o, &r), OAR_E_ARG);
     assert_int_equal(files_left(), 0);
 }
 
-static void who_left_before_is_told(void **state)
+static void ranks_that_left_before_are_reported(void **state)
 {
     assert_int_equal(
         run_shell(2,
@@ -830,7 +827,8 @@ static void who_left_before_is_told(void **state)
                   "rm pid; exit 3",
                   NULL, NULL),
         OAR_E_PEER);
-    assert_says("rank 1 ended with code 3; had left with code 0: rank 0");
+    assert_last_error_has(
+        "rank 1 ended with code 3; had left with code 0: rank 0");
 }
 
 /* ---- what ranks are told and given --------------------------------------- */
@@ -902,7 +900,7 @@ static void ranks_are_bound_to_cores(void **state)
     }
     o.bind = "chewing-gum";
     assert_int_equal(run_shell(1, "true", &o, NULL), OAR_E_ARG);
-    assert_says("no binding \"chewing-gum\"");
+    assert_last_error_has("no binding \"chewing-gum\"");
     o.bind = "exclusive";
     assert_int_equal(run_shell(1000, "true", &o, NULL), OAR_E_UNAVAILABLE);
 }
@@ -931,11 +929,11 @@ static void options_that_make_no_sense_are_named(void **state)
 
     o.env = env;
     assert_int_equal(run_shell(1, "true", &o, NULL), OAR_E_ARG);
-    assert_says("\"nothing\" is not NAME=VALUE");
+    assert_last_error_has("\"nothing\" is not NAME=VALUE");
     o = oar_launch_opts_init();
     o.redirects = "3";
     assert_int_equal(run_shell(1, "true", &o, NULL), OAR_E_ARG);
-    assert_says("log-dir");
+    assert_last_error_has("log-dir");
     o = oar_launch_opts_init();
     o.run_id = "../up";
     assert_int_equal(run_shell(1, "true", &o, NULL), OAR_E_ARG);
@@ -943,7 +941,7 @@ static void options_that_make_no_sense_are_named(void **state)
     o.min_nodes = 2;
     o.max_nodes = 3;
     assert_int_equal(run_shell(1, "true", &o, NULL), OAR_E_ARG);
-    assert_says("endpoint");
+    assert_last_error_has("endpoint");
     o.max_nodes = 1;
     assert_int_equal(run_shell(1, "true", &o, NULL), OAR_E_ARG);
 }
@@ -973,7 +971,7 @@ int main(void)
         cmocka_unit_test(ranks_end_with_a_launcher_that_is_killed),
         cmocka_unit_test(every_signal_that_ends_is_passed_on),
         cmocka_unit_test(a_second_signal_kills_at_once),
-        cmocka_unit_test(what_the_launcher_ignores_ends_nobody),
+        cmocka_unit_test(a_signal_that_the_launcher_ignores_ends_no_rank),
         cmocka_unit_test(a_launcher_that_is_stopped_stops_its_ranks),
         cmocka_unit_test(a_rank_alone_reads_from_the_terminal),
         cmocka_unit_test(ctrl_c_ends_the_run_and_starts_nothing_again),
@@ -981,12 +979,13 @@ int main(void)
         cmocka_unit_test(ctrl_z_without_a_shell_stops_nothing),
         cmocka_unit_test(
             what_ranks_started_ends_with_a_launcher_that_is_killed),
-        cmocka_unit_test(the_keeper_ends_no_group_that_was_taken_back),
+        cmocka_unit_test(
+            the_store_process_ends_no_process_group_that_was_forgotten),
         cmocka_unit_test(what_hides_from_its_group_is_found),
         cmocka_unit_test(a_job_is_restarted_in_a_new_epoch),
         cmocka_unit_test(when_restarts_are_used_up_the_failure_counts),
         cmocka_unit_test(survivors_are_left_alone_if_they_are_to_go_on),
-        cmocka_unit_test(who_left_before_is_told),
+        cmocka_unit_test(ranks_that_left_before_are_reported),
         cmocka_unit_test(ranks_have_the_names_of_torchrun),
         cmocka_unit_test(ranks_are_bound_to_cores),
         cmocka_unit_test(as_many_ranks_as_cores_if_it_is_asked_to),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links between processes: shared memory, TCP, and both in one group, whose
  * ranks then seem to be on two hosts. Messages by the backend's own table. */
-#include "support/wire.h"
+#include "support/raw_backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +16,12 @@
 #include "base/fork.h"
 #include "link/shm/board.h"
 #include "link/match.h"
-#include "support/census.h"
+#include "support/leak_check.h"
 
 #define ANY_TAG UINT64_C(0xffffffff)
 
 /* The kinds of links, by backend and number of hosts. */
-static const wire_setup kinds[] = {
+static const raw_backend_setup kinds[] = {
     { "shm", 0, 0, NULL },
     { "tcp", 0, 0, NULL },
     { "native", 0, 2, NULL },
@@ -33,7 +33,7 @@ static const wire_setup kinds[] = {
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* Where private memory of other processes cannot be read. */
-static void forbid_fetching(wire *w)
+static void forbid_fetching(raw_backend *w)
 {
     static oari_board_ops without;
     oari_board *b = w->in_tree->board(w->self);
@@ -43,42 +43,42 @@ static void forbid_fetching(wire *w)
     b->ops = &without;
 }
 
-typedef struct job {
-    const wire_setup *setup;
-    int (*run)(const crew *c, wire *w);
-} job;
+typedef struct link_case {
+    const raw_backend_setup *setup;
+    int (*run)(const test_job *c, raw_backend *w);
+} link_case;
 
 /* Opens, runs, and sees that everything was given back. */
-static int be_rank(crew *c, int rank, void *arg)
+static int be_rank(test_job *c, int rank, void *arg)
 {
-    const job *j = arg;
-    census before = census_take(), after;
-    wire w;
+    const link_case *j = arg;
+    leak_check before = leak_check_begin(), after;
+    raw_backend w;
 
-    CREW_CHECK(c, rank, wire_open(&w, c, rank, j->setup) == 0);
-    CREW_CHECK(c, rank, j->run(c, &w) == 0);
-    CREW_CHECK(c, rank, wire_meet(&w) == 0);
-    wire_close(&w);
-    after = census_take();
-    CREW_CHECK(c, rank, after.live == before.live);
-    CREW_CHECK(c, rank, after.descriptors == before.descriptors);
+    RANK_CHECK(raw_backend_open(&w, c, rank, j->setup) == 0);
+    RANK_CHECK(j->run(c, &w) == 0);
+    RANK_CHECK(raw_backend_barrier(&w) == 0);
+    raw_backend_close(&w);
+    after = leak_check_begin();
+    RANK_CHECK(after.live == before.live);
+    RANK_CHECK(after.descriptors == before.descriptors);
     return 0;
 }
 
-static void run_on(const wire_setup *setup, int ranks,
-                   int (*run)(const crew *c, wire *w))
+static void run_on(const raw_backend_setup *setup, int ranks,
+                   int (*run)(const test_job *c, raw_backend *w))
 {
-    job j = { setup, run };
-    crew c;
+    link_case j = { setup, run };
+    test_job c;
 
-    crew_start(&c, ranks, be_rank, &j, "%d ranks over %s on %d hosts", ranks,
-               setup->backend, setup->hosts);
+    test_job_start(&c, ranks, be_rank, &j, "%d ranks over %s on %d hosts",
+                   ranks, setup->backend, setup->hosts);
     for (int r = 0; r < ranks; r++)
-        crew_expect(&c, r, 0);
-    crew_end(&c);
+        test_job_expect(&c, r, 0);
+    test_job_end(&c);
 }
 
-static void run_on_all(int ranks, int (*run)(const crew *c, wire *w))
+static void run_on_all(int ranks, int (*run)(const test_job *c, raw_backend *w))
 {
     for (int k = 0; k < KINDS; k++)
         run_on(&kinds[k], ranks, run);
@@ -112,38 +112,38 @@ static int is_filled(const unsigned char *data, int from, int to, uint64_t tag,
 /* ---- random traffic ------------------------------------------------------ */
 
 /* What a rank sends to another as its k-th message is known to both. */
-typedef struct plan {
+typedef struct planned_message {
     uint64_t tag;
     size_t bytes;
     int synchronous;
-} plan;
+} planned_message;
 
-static plan message_of(int from, int to, int k)
+static planned_message message_of(int from, int to, int k)
 {
     static const size_t size[] = { 0,    1,     17,    99,    100,   101,
                                    4096, 65535, 65536, 65537, 300000 };
     uint64_t seed = (uint64_t)(from * 1000003 + to * 1009 + k);
-    uint64_t r = crew_random(&seed);
+    uint64_t r = next_random(&seed);
 
-    return (plan){ r % 3, size[r / 8 % (r / 256 % 8 ? 6 : 11)],
-                   r / 4096 % 5 == 0 };
+    return (planned_message){ r % 3, size[r / 8 % (r / 256 % 8 ? 6 : 11)],
+                              r / 4096 % 5 == 0 };
 }
 
 enum { MESSAGES = 150 };
 
-typedef struct slot {
+typedef struct message_slot {
     oar_transfer t;
     unsigned char *data;
     int peer, k;
-} slot;
+} message_slot;
 
-static int post_send(wire *w, slot *s, int to, int k)
+static int post_send(raw_backend *w, message_slot *s, int to, int k)
 {
-    plan p = message_of(w->rank, to, k);
+    planned_message p = message_of(w->rank, to, k);
 
     s->data = filled(w->rank, to, (uint64_t)k, p.bytes);
     s->t.synchronous = p.synchronous;
-    return wire_send(w, &s->t, to, p.tag, s->data, p.bytes);
+    return raw_backend_send(w, &s->t, to, p.tag, s->data, p.bytes);
 }
 
 /* The next message of that tag: receives of a tag are posted in the order of
@@ -157,22 +157,22 @@ static int next_of_tag(int from, int to, uint64_t tag, int after)
     return k;
 }
 
-static int post_recv(wire *w, slot *s, int from, int k)
+static int post_recv(raw_backend *w, message_slot *s, int from, int k)
 {
-    plan p = message_of(from, w->rank, k);
+    planned_message p = message_of(from, w->rank, k);
 
     s->data = malloc(p.bytes + 1);
     s->data[p.bytes] = 0x77;
     s->peer = from;
     s->k = k;
-    return wire_recv(w, &s->t, from, p.tag, 0, s->data, p.bytes);
+    return raw_backend_recv(w, &s->t, from, p.tag, 0, s->data, p.bytes);
 }
 
 /* Posts sends and receives as chance has it, and moves on in between. */
-static int pass_random(const crew *c, wire *w)
+static int pass_random(const test_job *c, raw_backend *w)
 {
     size_t all = (size_t)w->ranks * MESSAGES;
-    slot *out = calloc(all, sizeof *out), *in = calloc(all, sizeof *in);
+    message_slot *out = calloc(all, sizeof *out), *in = calloc(all, sizeof *in);
     int(*last)[3] = calloc((size_t)w->ranks, sizeof *last);
     int *sent = calloc((size_t)w->ranks, sizeof *sent);
     size_t outs = 0, ins = 0;
@@ -182,27 +182,27 @@ static int pass_random(const crew *c, wire *w)
         for (int t = 0; t < 3; t++)
             last[r][t] = next_of_tag(r, w->rank, (uint64_t)t, -1);
     while (outs < all || ins < all) {
-        uint64_t r = crew_random(&seed);
+        uint64_t r = next_random(&seed);
         int peer = (int)(r / 4 % (uint64_t)w->ranks), tag = (int)(r / 64 % 3);
         if (r % 2 && sent[peer] < MESSAGES)
-            CREW_CHECK(c, w->rank,
-                       post_send(w, &out[outs++], peer, sent[peer]++) == 0);
+            JOB_CHECK(c, w->rank,
+                      post_send(w, &out[outs++], peer, sent[peer]++) == 0);
         else if (last[peer][tag] < MESSAGES) {
-            CREW_CHECK(c, w->rank,
-                       post_recv(w, &in[ins++], peer, last[peer][tag]) == 0);
+            JOB_CHECK(c, w->rank,
+                      post_recv(w, &in[ins++], peer, last[peer][tag]) == 0);
             last[peer][tag] =
                 next_of_tag(peer, w->rank, (uint64_t)tag, last[peer][tag]);
         }
         if (r / 1024 % 4 == 0)
-            CREW_CHECK(c, w->rank, wire_turn(w) == 0);
+            JOB_CHECK(c, w->rank, raw_backend_progress(w) == 0);
     }
     for (size_t i = 0; i < all; i++) {
-        CREW_CHECK(c, w->rank, wire_wait(w, &out[i].t) == OAR_OK);
-        CREW_CHECK(c, w->rank, wire_wait(w, &in[i].t) == OAR_OK);
-        CREW_CHECK(c, w->rank,
-                   is_filled(in[i].data, in[i].peer, w->rank, (uint64_t)in[i].k,
-                             in[i].t.bytes));
-        CREW_CHECK(c, w->rank, in[i].t.source == in[i].peer);
+        JOB_CHECK(c, w->rank, raw_backend_wait(w, &out[i].t) == OAR_OK);
+        JOB_CHECK(c, w->rank, raw_backend_wait(w, &in[i].t) == OAR_OK);
+        JOB_CHECK(c, w->rank,
+                  is_filled(in[i].data, in[i].peer, w->rank, (uint64_t)in[i].k,
+                            in[i].t.bytes));
+        JOB_CHECK(c, w->rank, in[i].t.source == in[i].peer);
         free(out[i].data);
     }
     for (size_t i = 0; i < all; i++)
@@ -220,7 +220,7 @@ static void random_messages_between_all_pairs_arrive_in_order(void **state)
     run_on_all(5, pass_random);
 }
 
-static int pass_without_fetching(const crew *c, wire *w)
+static int pass_without_fetching(const test_job *c, raw_backend *w)
 {
     forbid_fetching(w);
     return pass_random(c, w);
@@ -229,31 +229,32 @@ static int pass_without_fetching(const crew *c, wire *w)
 static void large_messages_go_through_the_ring_if_they_must(void **state)
 {
     run_on(&kinds[0], 2, pass_without_fetching);
-    run_on(&(wire_setup){ "native", 100, 2, NULL }, 4, pass_without_fetching);
+    run_on(&(raw_backend_setup){ "native", 100, 2, NULL }, 4,
+           pass_without_fetching);
 }
 
 /* ---- wildcards and probes ------------------------------------------------ */
 
 enum { EACH = 40 };
 
-static int answer_all(const crew *c, wire *w)
+static int answer_all(const test_job *c, raw_backend *w)
 {
     for (int k = 0; k < EACH; k++) {
-        plan p = message_of(w->rank, 0, k);
+        planned_message p = message_of(w->rank, 0, k);
         unsigned char *data = filled(w->rank, 0, (uint64_t)k, p.bytes);
         oar_transfer t = { .synchronous = p.synchronous };
-        CREW_CHECK(c, w->rank,
-                   wire_send(w, &t, 0, (uint64_t)k, data, p.bytes) == 0);
-        CREW_CHECK(c, w->rank, wire_wait(w, &t) == OAR_OK);
+        JOB_CHECK(c, w->rank,
+                  raw_backend_send(w, &t, 0, (uint64_t)k, data, p.bytes) == 0);
+        JOB_CHECK(c, w->rank, raw_backend_wait(w, &t) == OAR_OK);
         free(data);
     }
     return 0;
 }
 
 /* Rank 0 takes whatever comes; of each source in order. */
-static int take_anything(const crew *c, wire *w)
+static int take_anything(const test_job *c, raw_backend *w)
 {
-    int next[CREW_MAX] = { 0 };
+    int next[TEST_JOB_RANKS] = { 0 };
 
     if (w->rank != 0)
         return answer_all(c, w);
@@ -261,15 +262,16 @@ static int take_anything(const crew *c, wire *w)
         oar_envelope e = { .size = sizeof e };
         unsigned char *data;
         oar_transfer t;
-        CREW_CHECK(c, 0, wire_probe(w, -1, 0, ANY_TAG, &e) == 0);
-        CREW_CHECK(c, 0, e.source > 0 && e.source < w->ranks);
-        CREW_CHECK(c, 0, e.tag == (uint64_t)next[e.source]);
+        JOB_CHECK(c, 0, raw_backend_probe(w, -1, 0, ANY_TAG, &e) == 0);
+        JOB_CHECK(c, 0, e.source > 0 && e.source < w->ranks);
+        JOB_CHECK(c, 0, e.tag == (uint64_t)next[e.source]);
         data = malloc(e.bytes + 1);
         data[e.bytes] = 0x77;
-        CREW_CHECK(c, 0, wire_recv(w, &t, -1, 0, ANY_TAG, data, e.bytes) == 0);
-        CREW_CHECK(c, 0, wire_wait(w, &t) == OAR_OK);
-        CREW_CHECK(c, 0, t.source == e.source && t.got_tag == e.tag);
-        CREW_CHECK(c, 0, is_filled(data, e.source, 0, e.tag, e.bytes));
+        JOB_CHECK(c, 0,
+                  raw_backend_recv(w, &t, -1, 0, ANY_TAG, data, e.bytes) == 0);
+        JOB_CHECK(c, 0, raw_backend_wait(w, &t) == OAR_OK);
+        JOB_CHECK(c, 0, t.source == e.source && t.got_tag == e.tag);
+        JOB_CHECK(c, 0, is_filled(data, e.source, 0, e.tag, e.bytes));
         next[e.source]++;
         free(data);
     }
@@ -283,7 +285,7 @@ static void any_source_and_any_tag_work_across_links(void **state)
 
 /* ---- the wrong size ------------------------------------------------------ */
 
-static int misfit(const crew *c, wire *w, size_t sent, size_t wanted,
+static int misfit(const test_job *c, raw_backend *w, size_t sent, size_t wanted,
                   int synchronous, int early)
 {
     unsigned char *data = calloc(1, (sent > wanted ? sent : wanted) + 1);
@@ -294,26 +296,28 @@ static int misfit(const crew *c, wire *w, size_t sent, size_t wanted,
     uint64_t tag = OARI_USER_TAG | 9; /* a collective's senders are not told */
 
     if (rank == 1) {
-        CREW_CHECK(c, 1, wire_send(w, &t, 0, tag, data, sent) == 0);
-        CREW_CHECK(c, 1, wire_wait(w, &t) == (told ? OAR_E_SIZE : OAR_OK));
-        CREW_CHECK(c, 1, wire_send(w, &more, 0, tag, &x, sizeof x) == 0);
-        CREW_CHECK(c, 1, wire_wait(w, &more) == OAR_OK);
+        JOB_CHECK(c, 1, raw_backend_send(w, &t, 0, tag, data, sent) == 0);
+        JOB_CHECK(c, 1,
+                  raw_backend_wait(w, &t) == (told ? OAR_E_SIZE : OAR_OK));
+        JOB_CHECK(c, 1, raw_backend_send(w, &more, 0, tag, &x, sizeof x) == 0);
+        JOB_CHECK(c, 1, raw_backend_wait(w, &more) == OAR_OK);
     } else if (rank == 0) {
         if (early)
-            CREW_CHECK(c, 0, wire_probe(w, 1, tag, 0, &e) == 0);
+            JOB_CHECK(c, 0, raw_backend_probe(w, 1, tag, 0, &e) == 0);
         memset(data, 0x55, wanted);
-        CREW_CHECK(c, 0, wire_recv(w, &t, 1, tag, 0, data, wanted) == 0);
-        CREW_CHECK(c, 0, wire_wait(w, &t) == OAR_E_SIZE);
-        CREW_CHECK(c, 0, t.got_bytes == sent);
-        CREW_CHECK(c, 0, wanted == 0 || data[wanted - 1] == 0x55);
-        CREW_CHECK(c, 0, wire_recv(w, &more, 1, tag, 0, &x, sizeof x) == 0);
-        CREW_CHECK(c, 0, wire_wait(w, &more) == OAR_OK && x == 5);
+        JOB_CHECK(c, 0, raw_backend_recv(w, &t, 1, tag, 0, data, wanted) == 0);
+        JOB_CHECK(c, 0, raw_backend_wait(w, &t) == OAR_E_SIZE);
+        JOB_CHECK(c, 0, t.got_bytes == sent);
+        JOB_CHECK(c, 0, wanted == 0 || data[wanted - 1] == 0x55);
+        JOB_CHECK(c, 0,
+                  raw_backend_recv(w, &more, 1, tag, 0, &x, sizeof x) == 0);
+        JOB_CHECK(c, 0, raw_backend_wait(w, &more) == OAR_OK && x == 5);
     }
     free(data);
     return 0;
 }
 
-static int pass_misfits(const crew *c, wire *w)
+static int pass_misfits(const test_job *c, raw_backend *w)
 {
     static const size_t size[][2] = { { 17, 18 },     { 0, 1 },
                                       { 1, 0 },       { 65536, 65535 },
@@ -321,9 +325,9 @@ static int pass_misfits(const crew *c, wire *w)
 
     for (int i = 0; i < 6; i++)
         for (int way = 0; way < 4; way++)
-            CREW_CHECK(
-                c, w->rank,
-                misfit(c, w, size[i][0], size[i][1], way & 1, way >> 1) == 0);
+            JOB_CHECK(c, w->rank,
+                      misfit(c, w, size[i][0], size[i][1], way & 1, way >> 1) ==
+                          0);
     return 0;
 }
 
@@ -337,52 +341,46 @@ static void another_size_fails_on_both_sides_and_the_link_goes_on(void **state)
 
 enum { FLOOD = 600, FLOOD_BYTES = 60000 }; /* 36 MB */
 
-static uint64_t live_bytes(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    oar_memory_read(&stats);
-    return stats.live_bytes;
-}
-
-static int flood(const crew *c, wire *w)
+static int flood(const test_job *c, raw_backend *w)
 {
     static unsigned char data[FLOOD_BYTES];
     oar_transfer *t = calloc(FLOOD, sizeof *t);
     int done = 0;
 
     for (int i = 0; i < FLOOD; i++)
-        CREW_CHECK(c, 1,
-                   wire_send(w, &t[i], 0, (uint64_t)i, data, sizeof data) == 0);
+        JOB_CHECK(
+            c, 1,
+            raw_backend_send(w, &t[i], 0, (uint64_t)i, data, sizeof data) == 0);
     for (int i = 0; i < FLOOD; i++)
         done += t[i].done;
-    CREW_CHECK(c, 1, done < FLOOD); /* not all of it is taken on trust */
+    JOB_CHECK(c, 1, done < FLOOD); /* not all of it is taken on trust */
     for (int i = 0; i < FLOOD; i++)
-        CREW_CHECK(c, 1, wire_wait(w, &t[i]) == OAR_OK);
+        JOB_CHECK(c, 1, raw_backend_wait(w, &t[i]) == OAR_OK);
     free(t);
     return 0;
 }
 
 /* The last first: nothing that waits may be in the way of what is wanted. */
-static int drain_backwards(const crew *c, wire *w)
+static int drain_backwards(const test_job *c, raw_backend *w)
 {
     static unsigned char data[FLOOD_BYTES];
     oar_envelope e = { .size = sizeof e };
-    uint64_t before = live_bytes();
+    uint64_t before = memory_now().live_bytes;
 
-    CREW_CHECK(c, 0, wire_probe(w, 1, FLOOD - 1, 0, &e) == 0);
-    CREW_CHECK(c, 0, live_bytes() - before < 20 << 20);
+    JOB_CHECK(c, 0, raw_backend_probe(w, 1, FLOOD - 1, 0, &e) == 0);
+    JOB_CHECK(c, 0, memory_now().live_bytes - before < 20 << 20);
     for (int i = FLOOD - 1; i >= 0; i--) {
         oar_transfer t;
-        CREW_CHECK(c, 0,
-                   wire_recv(w, &t, 1, (uint64_t)i, 0, data, sizeof data) == 0);
-        CREW_CHECK(c, 0, wire_wait(w, &t) == OAR_OK);
+        JOB_CHECK(
+            c, 0,
+            raw_backend_recv(w, &t, 1, (uint64_t)i, 0, data, sizeof data) == 0);
+        JOB_CHECK(c, 0, raw_backend_wait(w, &t) == OAR_OK);
     }
-    CREW_CHECK(c, 0, live_bytes() - before < 1 << 20);
+    JOB_CHECK(c, 0, memory_now().live_bytes - before < 1 << 20);
     return 0;
 }
 
-static int flood_and_drain(const crew *c, wire *w)
+static int flood_and_drain(const test_job *c, raw_backend *w)
 {
     return w->rank == 1 ? flood(c, w) : drain_backwards(c, w);
 }
@@ -393,7 +391,7 @@ static void a_flood_is_kept_in_bounds_and_drained_in_any_order(void **state)
         run_on(&kinds[k], 2, flood_and_drain);
 }
 
-/* ---- strangers ----------------------------------------------------------- */
+/* ---- unauthenticated peers ----------------------------------------------- */
 
 static int connect_to(const char *address)
 {
@@ -420,18 +418,18 @@ static void say_false_hello(int fd, uint64_t context)
     assert_int_equal(send(fd, raw, sizeof raw, MSG_NOSIGNAL), sizeof raw);
 }
 
-static int has_ended(wire *w, int fd)
+static int has_ended(raw_backend *w, int fd)
 {
     int64_t deadline = oari_deadline(10000);
     char byte;
 
-    while (oari_now_ns() < deadline && wire_turn(w) == 0)
+    while (oari_now_ns() < deadline && raw_backend_progress(w) == 0)
         if (recv(fd, &byte, 1, MSG_DONTWAIT) == 0)
             return 1;
     return 0;
 }
 
-static int pester(const crew *c, wire *w)
+static int send_attacks(const test_job *c, raw_backend *w)
 {
     void *note;
     size_t bytes;
@@ -440,66 +438,65 @@ static int pester(const crew *c, wire *w)
 
     if (w->rank != 0)
         return 0;
-    CREW_CHECK(c, 0,
-               oar_store_get(w->store, "wire/1/tcp/0", 1000, &note, &bytes) ==
-                   OAR_OK);
+    JOB_CHECK(c, 0,
+              oar_store_get(w->store, "wire/1/tcp/0", 1000, &note, &bytes) ==
+                  OAR_OK);
     for (int i = 0; i < 5; i++)
-        CREW_CHECK(c, 0,
-                   (fd[i] = connect_to(((tcp_note *)note)->address)) >= 0);
+        JOB_CHECK(c, 0, (fd[i] = connect_to(((tcp_note *)note)->address)) >= 0);
     memset(garbage, 'x', sizeof garbage);
-    CREW_CHECK(c, 0, send(fd[0], garbage, sizeof garbage, 0) > 0);
-    CREW_CHECK(c, 0, has_ended(w, fd[0]));
+    JOB_CHECK(c, 0, send(fd[0], garbage, sizeof garbage, 0) > 0);
+    JOB_CHECK(c, 0, has_ended(w, fd[0]));
     say_false_hello(fd[1], ((tcp_note *)note)->context);
-    CREW_CHECK(c, 0, has_ended(w, fd[1]));
+    JOB_CHECK(c, 0, has_ended(w, fd[1]));
     say_false_hello(fd[2], 1 + ((tcp_note *)note)->context);
-    CREW_CHECK(c, 0, has_ended(w, fd[2]));
-    CREW_CHECK(c, 0, send(fd[3], garbage, 3, 0) == 3); /* and then nothing */
+    JOB_CHECK(c, 0, has_ended(w, fd[2]));
+    JOB_CHECK(c, 0, send(fd[3], garbage, 3, 0) == 3); /* and then nothing */
     for (int i = 0; i < 5; i++)
         oari_fork_close(fd[i]);
     oar_free(note);
     return 0;
 }
 
-static int pester_and_pass(const crew *c, wire *w)
+static int send_attacks_and_messages(const test_job *c, raw_backend *w)
 {
-    CREW_CHECK(c, w->rank, pester(c, w) == 0);
-    CREW_CHECK(c, w->rank, pass_random(c, w) == 0);
-    return pester(c, w);
+    JOB_CHECK(c, w->rank, send_attacks(c, w) == 0);
+    JOB_CHECK(c, w->rank, pass_random(c, w) == 0);
+    return send_attacks(c, w);
 }
 
-static void strangers_are_sent_away_without_harm(void **state)
+static void unauthenticated_peers_are_refused_without_harm(void **state)
 {
-    run_on(&kinds[1], 2, pester_and_pass);
-    run_on(&kinds[3], 2, pester_and_pass);
+    run_on(&kinds[1], 2, send_attacks_and_messages);
+    run_on(&kinds[3], 2, send_attacks_and_messages);
 }
 
-/* Strangers that never speak make room for those that do. */
-static int crowd(const crew *c, wire *w)
+/* Peers that never send make room for those that do. */
+static int open_many_connections(const test_job *c, raw_backend *w)
 {
     enum { CROWD = 200 };
     void *note;
     size_t bytes;
     int fd[CROWD];
 
-    CREW_CHECK(c, w->rank,
-               oar_store_get(w->store, "wire/1/tcp/0", 1000, &note, &bytes) ==
-                   OAR_OK);
+    JOB_CHECK(c, w->rank,
+              oar_store_get(w->store, "wire/1/tcp/0", 1000, &note, &bytes) ==
+                  OAR_OK);
     for (int i = 0; i < CROWD; i++) {
-        CREW_CHECK(c, w->rank,
-                   (fd[i] = connect_to(((tcp_note *)note)->address)) >= 0);
-        CREW_CHECK(c, w->rank, wire_turn(w) == 0);
+        JOB_CHECK(c, w->rank,
+                  (fd[i] = connect_to(((tcp_note *)note)->address)) >= 0);
+        JOB_CHECK(c, w->rank, raw_backend_progress(w) == 0);
     }
-    CREW_CHECK(c, w->rank, wire_meet(w) == 0);
+    JOB_CHECK(c, w->rank, raw_backend_barrier(w) == 0);
     for (int i = 0; i < CROWD; i++)
         oari_fork_close(fd[i]);
     oar_free(note);
     return 0;
 }
 
-static void a_crowd_of_strangers_does_not_lock_a_rank_out(void **state)
+static void many_unauthenticated_peers_do_not_lock_a_rank_out(void **state)
 {
-    run_on(&kinds[1], 3, crowd);
-    run_on(&kinds[3], 3, crowd);
+    run_on(&kinds[1], 3, open_many_connections);
+    run_on(&kinds[3], 3, open_many_connections);
 }
 
 /* ---- kinds of sockets ---------------------------------------------------- */
@@ -518,7 +515,7 @@ static void messages_go_over_ipv6(void **state)
     unsetenv("OARSONG_SOCKET_IFNAME");
 }
 
-static int pass_large(const crew *c, wire *w)
+static int pass_large(const test_job *c, raw_backend *w)
 {
     enum { LARGE = (5 << 20) + 17 };
     unsigned char *data = filled(1 - w->rank, w->rank, 0, LARGE);
@@ -527,13 +524,14 @@ static int pass_large(const crew *c, wire *w)
 
     memset(data, 0, LARGE);
     for (int i = 0; i < 5; i++) {
-        CREW_CHECK(c, w->rank,
-                   wire_recv(w, &in, 1 - w->rank, 1, 0, data, LARGE) == 0);
-        CREW_CHECK(c, w->rank,
-                   wire_send(w, &out, 1 - w->rank, 1, mine, LARGE) == 0);
-        CREW_CHECK(c, w->rank, wire_wait(w, &in) == OAR_OK);
-        CREW_CHECK(c, w->rank, wire_wait(w, &out) == OAR_OK);
-        CREW_CHECK(c, w->rank, is_filled(data, 1 - w->rank, w->rank, 0, LARGE));
+        JOB_CHECK(c, w->rank,
+                  raw_backend_recv(w, &in, 1 - w->rank, 1, 0, data, LARGE) ==
+                      0);
+        JOB_CHECK(c, w->rank,
+                  raw_backend_send(w, &out, 1 - w->rank, 1, mine, LARGE) == 0);
+        JOB_CHECK(c, w->rank, raw_backend_wait(w, &in) == OAR_OK);
+        JOB_CHECK(c, w->rank, raw_backend_wait(w, &out) == OAR_OK);
+        JOB_CHECK(c, w->rank, is_filled(data, 1 - w->rank, w->rank, 0, LARGE));
     }
     free(data);
     free(mine);
@@ -554,7 +552,7 @@ static void large_messages_are_spread_over_several_sockets(void **state)
 }
 
 /* More than 4 GiB, of pages that are only there where they are written. */
-static int pass_huge(const crew *c, wire *w)
+static int pass_huge(const test_job *c, raw_backend *w)
 {
     size_t bytes = (UINT64_C(4) << 30) + 4097;
     unsigned char *data =
@@ -562,18 +560,18 @@ static int pass_huge(const crew *c, wire *w)
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     oar_transfer t = { 0 };
 
-    CREW_CHECK(c, w->rank, data != MAP_FAILED);
+    JOB_CHECK(c, w->rank, data != MAP_FAILED);
     if (w->rank == 0) {
         data[0] = 1;
         data[UINT64_C(1) << 32] = 2;
         data[bytes - 1] = 3;
-        CREW_CHECK(c, 0, wire_send(w, &t, 1, 1, data, bytes) == 0);
-        CREW_CHECK(c, 0, wire_wait(w, &t) == OAR_OK);
+        JOB_CHECK(c, 0, raw_backend_send(w, &t, 1, 1, data, bytes) == 0);
+        JOB_CHECK(c, 0, raw_backend_wait(w, &t) == OAR_OK);
     } else {
-        CREW_CHECK(c, 1, wire_recv(w, &t, 0, 1, 0, data, bytes) == 0);
-        CREW_CHECK(c, 1, wire_wait(w, &t) == OAR_OK);
-        CREW_CHECK(c, 1, t.got_bytes == bytes && data[0] == 1);
-        CREW_CHECK(c, 1, data[UINT64_C(1) << 32] == 2 && data[bytes - 1] == 3);
+        JOB_CHECK(c, 1, raw_backend_recv(w, &t, 0, 1, 0, data, bytes) == 0);
+        JOB_CHECK(c, 1, raw_backend_wait(w, &t) == OAR_OK);
+        JOB_CHECK(c, 1, t.got_bytes == bytes && data[0] == 1);
+        JOB_CHECK(c, 1, data[UINT64_C(1) << 32] == 2 && data[bytes - 1] == 3);
     }
     munmap(data, bytes);
     return 0;
@@ -588,17 +586,18 @@ static void messages_of_more_than_4_gib_arrive(void **state)
         run_on(&kinds[k], 2, pass_huge);
 }
 
-/* ---- before anybody answers ---------------------------------------------- */
+/* ---- before a rank answers ----------------------------------------------- */
 
-/* Somebody who looks only now and then lets callers in at once all the same. */
-static int finds_a_letter(wire *w)
+/* A rank that makes progress only now and then still accepts connections at
+ * once. */
+static int receives_after_departure(raw_backend *w)
 {
     oar_envelope e = { .size = sizeof e };
     int found = 0;
 
     for (int looks = 0; looks < 8 && !found; looks++) {
         nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
-        if (wire_turn(w) != 0)
+        if (raw_backend_progress(w) != 0)
             return 0;
         found = w->ops->peek(w->self, 0, 4, 0, &e);
     }
@@ -607,45 +606,47 @@ static int finds_a_letter(wire *w)
 
 /* A small message is done, though its receiver does nothing at all; and it
  * arrives, though its sender has left by then. */
-static crew_flag *flags;
+static shared_flag *flags;
 
-static int leave_a_letter(crew *c, int rank, void *arg)
+static int send_and_leave(test_job *c, int rank, void *arg)
 {
     char text[8] = "";
     oar_transfer t = { 0 };
-    wire w;
+    raw_backend w;
 
-    CREW_CHECK(c, rank, wire_open(&w, c, rank, arg) == 0);
+    RANK_CHECK(raw_backend_open(&w, c, rank, arg) == 0);
     if (rank == 0) {
-        CREW_CHECK(c, 0, wire_send(&w, &t, 1, 4, (char[8]){ "hello" }, 8) == 0);
-        CREW_CHECK(c, 0, t.done && t.status == OAR_OK);
-        wire_close(&w);
-        crew_raise(flags);
+        JOB_CHECK(c, 0,
+                  raw_backend_send(&w, &t, 1, 4, (char[8]){ "hello" }, 8) == 0);
+        JOB_CHECK(c, 0, t.done && t.status == OAR_OK);
+        raw_backend_close(&w);
+        shared_flag_raise(flags);
         return 0;
     }
-    CREW_CHECK(c, 1, crew_await(flags, 1, CREW_PATIENCE_MS));
-    CREW_CHECK(c, 1, finds_a_letter(&w));
-    CREW_CHECK(c, 1, wire_recv(&w, &t, 0, 4, 0, text, 8) == 0);
-    CREW_CHECK(c, 1, wire_wait(&w, &t) == OAR_OK);
-    CREW_CHECK(c, 1, strcmp(text, "hello") == 0);
-    wire_close(&w);
+    JOB_CHECK(c, 1, shared_flag_await(flags, 1, TEST_JOB_LIMIT_MS));
+    JOB_CHECK(c, 1, receives_after_departure(&w));
+    JOB_CHECK(c, 1, raw_backend_recv(&w, &t, 0, 4, 0, text, 8) == 0);
+    JOB_CHECK(c, 1, raw_backend_wait(&w, &t) == OAR_OK);
+    JOB_CHECK(c, 1, strcmp(text, "hello") == 0);
+    raw_backend_close(&w);
     return 0;
 }
 
-static void a_letter_arrives_though_its_sender_has_left(void **state)
+static void a_message_arrives_though_its_sender_has_left(void **state)
 {
-    wire_setup setup[] = { { "tcp", 0, 0, NULL }, { "native", 0, 2, "auth" } };
+    raw_backend_setup setup[] = { { "tcp", 0, 0, NULL },
+                                  { "native", 0, 2, "auth" } };
 
     for (int i = 0; i < 2; i++) {
-        crew c;
-        void *page = crew_page(sizeof *flags);
+        test_job c;
+        void *page = shared_page(sizeof *flags);
         flags = page;
-        crew_start(&c, 2, leave_a_letter, &setup[i], "a letter by %s",
-                   setup[i].backend);
-        crew_expect(&c, 0, 0);
-        crew_expect(&c, 1, 0);
-        crew_end(&c);
-        crew_drop_page(page, sizeof *flags);
+        test_job_start(&c, 2, send_and_leave, &setup[i], "a message by %s",
+                       setup[i].backend);
+        test_job_expect(&c, 0, 0);
+        test_job_expect(&c, 1, 0);
+        test_job_end(&c);
+        shared_page_free(page, sizeof *flags);
     }
 }
 
@@ -657,12 +658,12 @@ int main(void)
         cmocka_unit_test(any_source_and_any_tag_work_across_links),
         cmocka_unit_test(another_size_fails_on_both_sides_and_the_link_goes_on),
         cmocka_unit_test(a_flood_is_kept_in_bounds_and_drained_in_any_order),
-        cmocka_unit_test(strangers_are_sent_away_without_harm),
-        cmocka_unit_test(a_crowd_of_strangers_does_not_lock_a_rank_out),
+        cmocka_unit_test(unauthenticated_peers_are_refused_without_harm),
+        cmocka_unit_test(many_unauthenticated_peers_do_not_lock_a_rank_out),
         cmocka_unit_test(messages_go_over_ipv6),
         cmocka_unit_test(large_messages_are_spread_over_several_sockets),
         cmocka_unit_test(messages_of_more_than_4_gib_arrive),
-        cmocka_unit_test(a_letter_arrives_though_its_sender_has_left),
+        cmocka_unit_test(a_message_arrives_though_its_sender_has_left),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

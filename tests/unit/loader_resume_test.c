@@ -12,7 +12,7 @@
 #include <oarsong/data.h>
 #include <oarsong/memory.h>
 
-#include "support/says.h"
+#include "support/last_error.h"
 
 /* All ranks take STEP rows together, which 1 to 8 ranks can; the last step of
  * an epoch has LAST, which is a multiple of no number of ranks but 1 and 7. */
@@ -259,8 +259,8 @@ static void a_loader_says_what_it_was_made_with(void **state)
     assert_true(o.seed == 5 && o.ahead == 2 && !o.no_shuffle);
     assert_ptr_equal(oar_loader_dataset(loader), set);
     assert_null(oar_loader_dataset(NULL));
-    assert_says(oar_loader_describe(NULL, &o), OAR_E_ARG, "NULL");
-    assert_says(oar_loader_describe(loader, NULL), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_loader_describe(NULL, &o), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_loader_describe(loader, NULL), OAR_E_ARG, "NULL");
     oar_loader_destroy(loader);
     oar_dataset_destroy(set);
 }
@@ -274,15 +274,16 @@ static void a_sample_beyond_the_data_set_is_refused(void **state)
 
     OK(oar_loader_create(set, NULL, &loader));
     OK(oar_loader_seek(loader, 4, 9));
-    assert_says(oar_loader_seek(loader, 1, SAMPLES + 1), OAR_E_ARG,
-                "sample 1884 of 1883");
-    assert_says(oar_loader_seek(loader, 1, -1), OAR_E_ARG, "sample -1");
+    assert_fails_with(oar_loader_seek(loader, 1, SAMPLES + 1), OAR_E_ARG,
+                      "sample 1884 of 1883");
+    assert_fails_with(oar_loader_seek(loader, 1, -1), OAR_E_ARG, "sample -1");
     OK(oar_loader_position(loader, &epoch, &sample));
     assert_true(epoch == 4 && sample == 9);
-    assert_says(oar_loader_position(loader, NULL, &sample), OAR_E_ARG,
-                "nowhere");
-    assert_says(oar_loader_position(NULL, &epoch, &sample), OAR_E_ARG, "NULL");
-    assert_says(oar_loader_seek(NULL, 0, 0), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_loader_position(loader, NULL, &sample), OAR_E_ARG,
+                      "nowhere");
+    assert_fails_with(oar_loader_position(NULL, &epoch, &sample), OAR_E_ARG,
+                      "NULL");
+    assert_fails_with(oar_loader_seek(NULL, 0, 0), OAR_E_ARG, "NULL");
     oar_loader_destroy(loader);
     oar_dataset_destroy(set);
 }

@@ -16,8 +16,8 @@
 #include <oarsong/data.h>
 #include <oarsong/memory.h>
 
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 #define OPTS(...) OAR_OPTS(oar_loader_opts, __VA_ARGS__)
 
@@ -167,7 +167,7 @@ static void an_epoch_can_be_left_in_the_middle(void **state)
     oar_dataset_destroy(set);
 }
 
-static void the_end_is_told_again_and_again(void **state)
+static void the_end_of_an_epoch_is_returned_again_and_again(void **state)
 {
     oar_dataset *set = set_of(2), *empty = set_of(0);
     oar_loader *loader = loader_of(set, NULL);
@@ -193,14 +193,6 @@ static void the_end_is_told_again_and_again(void **state)
 
 /* ---- memory -------------------------------------------------------------- */
 
-static uint64_t allocations(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    OK(oar_memory_read(&stats));
-    return stats.allocations;
-}
-
 static void steady_as(int ahead)
 {
     oar_dataset *set = set_of(SAMPLES);
@@ -211,11 +203,11 @@ static void steady_as(int ahead)
 
     for (uint64_t epoch = 0; epoch < 20; epoch++) {
         if (epoch == 10)
-            before = allocations();
+            before = memory_now().allocations;
         OK(oar_loader_start(loader, epoch, 0));
         read_all(loader, index, &batches);
     }
-    assert_int_equal(allocations(), before);
+    assert_int_equal(memory_now().allocations, before);
     oar_loader_destroy(loader);
     oar_dataset_destroy(set);
 }
@@ -276,22 +268,22 @@ static oar_status whole_life(void *arg)
 /* Calls whole_life with the n-th allocation after the data set's failing. */
 static void fail_each(int ahead)
 {
-    uint64_t first = allocations();
+    uint64_t first = memory_now().allocations;
     oar_dataset_destroy(set_of(SAMPLES));
-    first = allocations() - first;
+    first = memory_now().allocations - first;
     for (uint64_t n = 1;; n++) {
-        census before = census_take();
+        leak_check before = leak_check_begin();
         oar_status status;
 
         oar_memory_fail_after(first + n);
         status = whole_life(&ahead);
         oar_memory_fail_after(0);
-        census_expect(&before);
+        leak_check_end(&before);
         if (status == OAR_OK) {
             assert_true(n > 4);
             return;
         }
-        assert_says(status, OAR_E_NOMEM, "out of memory");
+        assert_fails_with(status, OAR_E_NOMEM, "out of memory");
     }
 }
 
@@ -345,8 +337,8 @@ static void fail_in_the_middle(int ahead)
     for (int i = 0; i < 5; i++)
         OK(oar_loader_next(loader, field, &more));
     for (int i = 0; i < 3; i++)
-        assert_says(oar_loader_next(loader, field, &more), OAR_E_DATA,
-                    "token 505 is -7");
+        assert_fails_with(oar_loader_next(loader, field, &more), OAR_E_DATA,
+                          "token 505 is -7");
     change_token(505, 505);
     for (int i = 0; i < 5; i++) {
         oar_status status = oar_loader_next(loader, field, &more);
@@ -364,7 +356,7 @@ static void fail_in_the_middle(int ahead)
     oar_dataset_destroy(set);
 }
 
-static void a_file_that_became_shorter_is_told_by_next(void **state)
+static void a_file_that_became_shorter_is_an_error_of_next(void **state)
 {
     oar_dataset *set;
     oar_loader *loader;
@@ -377,11 +369,11 @@ static void a_file_that_became_shorter_is_told_by_next(void **state)
     loader = loader_of(set, OPTS(.batch = 7, .ahead = 2));
     assert_int_equal(truncate(path, 4000), 0);
     OK(oar_loader_start(loader, 0, 0));
-    assert_says(oar_loader_next(loader, field, &more), OAR_E_STATE,
-                "has 4000 bytes: it had 4004");
+    assert_fails_with(oar_loader_next(loader, field, &more), OAR_E_STATE,
+                      "has 4000 bytes: it had 4004");
     oar_loader_destroy(loader);
     oar_dataset_destroy(set);
-    folder_drop(folder);
+    folder_remove(folder);
 }
 
 static void a_failure_in_the_thread_reaches_next_when_it_is_due(void **state)
@@ -391,13 +383,13 @@ static void a_failure_in_the_thread_reaches_next_when_it_is_due(void **state)
     fail_in_the_middle(-1);
     fail_in_the_middle(1);
     fail_in_the_middle(8);
-    folder_drop(folder);
+    folder_remove(folder);
 }
 
 static void it_can_be_destroyed_while_the_thread_is_busy(void **state)
 {
     oar_dataset *set = set_of(20000);
-    census before = census_take();
+    leak_check before = leak_check_begin();
 
     for (int i = 0; i < 20; i++) {
         oar_loader *loader = loader_of(set, OPTS(.batch = 3000, .ahead = 4));
@@ -410,7 +402,7 @@ static void it_can_be_destroyed_while_the_thread_is_busy(void **state)
             OK(oar_loader_next(loader, field, &more));
         oar_loader_destroy(loader);
     }
-    census_expect(&before);
+    leak_check_end(&before);
     oar_dataset_destroy(set);
 }
 
@@ -420,14 +412,16 @@ static int child(oar_loader *loader)
     oar_tensor *field[2];
     int more;
 
-    if (!says(oar_loader_next(loader, field, &more), OAR_E_STATE, "fork") ||
-        !says(oar_loader_start(loader, 0, 0), OAR_E_STATE, "fork"))
+    if (!fails_with(oar_loader_next(loader, field, &more), OAR_E_STATE,
+                    "fork") ||
+        !fails_with(oar_loader_start(loader, 0, 0), OAR_E_STATE, "fork"))
         return 1;
     oar_loader_destroy(loader);
     return 0;
 }
 
-static void a_child_of_fork_is_told_that_the_thread_is_gone(void **state)
+static void
+a_child_of_fork_gets_an_error_because_the_thread_is_gone(void **state)
 {
     oar_dataset *set = set_of(SAMPLES);
     oar_loader *loader = loader_of(set, NULL);
@@ -453,25 +447,31 @@ static void bad_arguments_are_refused_with_a_sentence(void **state)
     oar_tensor *field[2];
     int more;
 
-    assert_says(oar_loader_create(NULL, NULL, &loader), OAR_E_ARG, "no data");
-    assert_says(oar_loader_create(set, NULL, NULL), OAR_E_ARG, "nowhere");
-    assert_says(oar_loader_create(set, OPTS(.batch = -1), &loader), OAR_E_ARG,
-                "-1");
-    assert_says(oar_loader_create(set, OPTS(.ahead = 2000), &loader), OAR_E_ARG,
-                "2000");
-    assert_says(oar_loader_create(set, OPTS(.rank = 2, .ranks = 2), &loader),
-                OAR_E_RANK, "rank 2 of 2");
-    assert_says(oar_loader_create(set, OPTS(.ranks = -2), &loader), OAR_E_WORLD,
-                "-2 ranks");
+    assert_fails_with(oar_loader_create(NULL, NULL, &loader), OAR_E_ARG,
+                      "no data");
+    assert_fails_with(oar_loader_create(set, NULL, NULL), OAR_E_ARG, "nowhere");
+    assert_fails_with(oar_loader_create(set, OPTS(.batch = -1), &loader),
+                      OAR_E_ARG, "-1");
+    assert_fails_with(oar_loader_create(set, OPTS(.ahead = 2000), &loader),
+                      OAR_E_ARG, "2000");
+    assert_fails_with(
+        oar_loader_create(set, OPTS(.rank = 2, .ranks = 2), &loader),
+        OAR_E_RANK, "rank 2 of 2");
+    assert_fails_with(oar_loader_create(set, OPTS(.ranks = -2), &loader),
+                      OAR_E_WORLD, "-2 ranks");
     assert_null(loader);
     loader = loader_of(set, OPTS(.batch = 10));
-    assert_says(oar_loader_next(loader, field, &more), OAR_E_STATE, "before");
-    assert_says(oar_loader_start(loader, 0, 5), OAR_E_ARG, "batch 5 of 4");
-    assert_says(oar_loader_start(loader, 0, -1), OAR_E_ARG, "batch -1");
-    assert_says(oar_loader_next(loader, NULL, &more), OAR_E_ARG, "nowhere");
-    assert_says(oar_loader_next(loader, field, NULL), OAR_E_ARG, "nowhere");
-    assert_says(oar_loader_next(NULL, field, &more), OAR_E_ARG, "NULL");
-    assert_says(oar_loader_start(NULL, 0, 0), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_loader_next(loader, field, &more), OAR_E_STATE,
+                      "before");
+    assert_fails_with(oar_loader_start(loader, 0, 5), OAR_E_ARG,
+                      "batch 5 of 4");
+    assert_fails_with(oar_loader_start(loader, 0, -1), OAR_E_ARG, "batch -1");
+    assert_fails_with(oar_loader_next(loader, NULL, &more), OAR_E_ARG,
+                      "nowhere");
+    assert_fails_with(oar_loader_next(loader, field, NULL), OAR_E_ARG,
+                      "nowhere");
+    assert_fails_with(oar_loader_next(NULL, field, &more), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_loader_start(NULL, 0, 0), OAR_E_ARG, "NULL");
     assert_int_equal(oar_loader_batches(NULL), 0);
     oar_loader_destroy(NULL);
     oar_loader_destroy(loader);
@@ -483,14 +483,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_are_the_same_with_and_without_a_thread),
         cmocka_unit_test(an_epoch_can_be_left_in_the_middle),
-        cmocka_unit_test(the_end_is_told_again_and_again),
+        cmocka_unit_test(the_end_of_an_epoch_is_returned_again_and_again),
         cmocka_unit_test(nothing_is_allocated_in_the_steady_state),
         cmocka_unit_test(a_retained_field_is_not_used_again),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_failure_in_the_thread_reaches_next_when_it_is_due),
-        cmocka_unit_test(a_file_that_became_shorter_is_told_by_next),
+        cmocka_unit_test(a_file_that_became_shorter_is_an_error_of_next),
         cmocka_unit_test(it_can_be_destroyed_while_the_thread_is_busy),
-        cmocka_unit_test(a_child_of_fork_is_told_that_the_thread_is_gone),
+        cmocka_unit_test(
+            a_child_of_fork_gets_an_error_because_the_thread_is_gone),
         cmocka_unit_test(bad_arguments_are_refused_with_a_sentence),
     };
 

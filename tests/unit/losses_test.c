@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Losses with every reduction: against PyTorch, against differences of their
- * values, in halves, of nothing, and mistakes. */
+ * values, in halves, on empty tensors; and mistakes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 
 #include "golden/golden.h"
 #include "unit/gradcheck.h"
-#include "unit/same.h"
+#include "unit/same_numbers.h"
 
 /* As in make_losses.py: [count], or [count, 1]. */
 static oar_tensor *weights(oar_tape *tape, oar_dtype dtype, int64_t count,
@@ -202,17 +202,17 @@ static void each_input_has_its_gradient_alone(void **state)
 
 /* ---- halves -------------------------------------------------------------- */
 
-typedef struct outcome {
+typedef struct loss_result {
     oar_tensor *out, *grad[2];
-} outcome;
+} loss_result;
 
 /* The result and the gradients of a case in this dtype, from numbers that all
  * dtypes have. split: backward in two halves. */
-static outcome outcome_of(const golden_case *c, oar_dtype dtype, int split)
+static loss_result outcome_of(const golden_case *c, oar_dtype dtype, int split)
 {
     oar_tensor *in[2] = { NULL, NULL }, *y;
     oar_tape *tape;
-    outcome got;
+    loss_result got;
 
     OK(oar_tape_create(&tape));
     for (int i = 0; i < 2; i++) {
@@ -247,7 +247,8 @@ static outcome outcome_of(const golden_case *c, oar_dtype dtype, int split)
     return got;
 }
 
-static void compare(const outcome *got, const outcome *want, double tolerance)
+static void compare(const loss_result *got, const loss_result *want,
+                    double tolerance)
 {
     assert_same(got->out, want->out, tolerance);
     for (int i = 0; i < 2; i++)
@@ -259,8 +260,9 @@ static void halves_are_computed_in_f32_and_rounded(void **state)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
-            outcome want = outcome_of(&cases[i], OAR_F32, 0);
-            outcome got = outcome_of(&cases[i], bf16 ? OAR_BF16 : OAR_F16, 0);
+            loss_result want = outcome_of(&cases[i], OAR_F32, 0);
+            loss_result got =
+                outcome_of(&cases[i], bf16 ? OAR_BF16 : OAR_F16, 0);
 
             compare(&got, &want, bf16 ? 0x1p-8 : 0x1p-11);
         }
@@ -269,8 +271,8 @@ static void halves_are_computed_in_f32_and_rounded(void **state)
 static void backward_in_two_halves_leaves_the_same_bits(void **state)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        outcome want = outcome_of(&cases[i], OAR_F32, 0);
-        outcome got = outcome_of(&cases[i], OAR_F32, 1);
+        loss_result want = outcome_of(&cases[i], OAR_F32, 0);
+        loss_result got = outcome_of(&cases[i], OAR_F32, 1);
 
         compare(&got, &want, 0);
     }
@@ -357,13 +359,6 @@ static void ignored_rows_have_no_loss_and_no_weight(void **state)
 }
 
 /* ---- mistakes ------------------------------------------------------------ */
-
-static void assert_refused(oar_tensor *result, oar_status status,
-                           const char *part)
-{
-    assert_null(result);
-    assert_says(oar_last_error()->status, status, part);
-}
 
 static void wrong_inputs_are_refused_with_a_sentence(void **state)
 {

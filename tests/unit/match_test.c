@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which message goes to which receive: match.h, without any link. */
+/* Which message goes to which receive: match.h, without a link. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,22 +9,23 @@
 #include <string.h>
 
 #include "link/match.h"
-#include "support/census.h"
+#include "support/leak_check.h"
+#include "support/test_job.h"
 
 enum { RANKS = 5, ME = 2, EAGER = 1000 };
 #define ANY_TAG UINT64_MAX
 
-typedef struct bench {
+typedef struct match_context {
     oari_match *match;
     oari_taker taker;
     uint64_t taken[64]; /* word[0] of offers, in the order they were taken */
     int takes, refusals;
-    census before;
-} bench;
+    leak_check before;
+} match_context;
 
 static void note_take(void *self, const oari_offer *offer, oar_transfer *t)
 {
-    bench *b = self;
+    match_context *b = self;
 
     b->taken[b->takes++ % 64] = offer->word[0];
     if (t == NULL) {
@@ -36,18 +37,18 @@ static void note_take(void *self, const oari_offer *offer, oar_transfer *t)
     oari_transfer_finish(t, OAR_OK);
 }
 
-static bench make_bench(void)
+static match_context open_context(void)
 {
-    bench b = { .before = census_take() };
+    match_context b = { .before = leak_check_begin() };
 
     assert_int_equal(oari_match_create(ME, RANKS, EAGER, &b.match), OAR_OK);
     return b;
 }
 
-static void end_bench(bench *b)
+static void close_context(match_context *b)
 {
     oari_match_destroy(b->match);
-    census_expect(&b->before);
+    leak_check_end(&b->before);
 }
 
 static oar_transfer receive(int from, uint64_t tag, uint64_t any, void *data,
@@ -62,7 +63,7 @@ static oar_transfer receive(int from, uint64_t tag, uint64_t any, void *data,
 }
 
 /* A message of one value, pushed. */
-static void push(bench *b, int source, uint64_t tag, int value)
+static void push(match_context *b, int source, uint64_t tag, int value)
 {
     oari_inbound in;
 
@@ -73,7 +74,7 @@ static void push(bench *b, int source, uint64_t tag, int value)
     oari_match_end(b->match, &in);
 }
 
-static void offer(bench *b, int source, uint64_t tag, size_t bytes,
+static void offer(match_context *b, int source, uint64_t tag, size_t bytes,
                   uint64_t name)
 {
     oari_offer o = { source, tag, bytes, { name, name } };
@@ -86,7 +87,7 @@ static void offer(bench *b, int source, uint64_t tag, size_t bytes,
 
 static void messages_of_a_pair_and_tag_come_in_order(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
 
     for (int i = 0; i < 10; i++)
         push(&b, 1, 7, i);
@@ -98,12 +99,12 @@ static void messages_of_a_pair_and_tag_come_in_order(void **state)
         assert_true(t.source == 1 && t.got_tag == 7 &&
                     t.got_bytes == sizeof got);
     }
-    end_bench(&b);
+    close_context(&b);
 }
 
 static void an_arrival_goes_to_the_receive_posted_first(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
     int got[4] = { -1, -1, -1, -1 };
     oar_transfer t[4] = {
         receive(-1, 0, ANY_TAG, &got[0], sizeof(int)),
@@ -118,12 +119,12 @@ static void an_arrival_goes_to_the_receive_posted_first(void **state)
         push(&b, 1, 7, i);
     for (int i = 0; i < 4; i++)
         assert_true(t[i].done && got[i] == i);
-    end_bench(&b);
+    close_context(&b);
 }
 
 static void a_wildcard_takes_what_came_first(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
     static const int source[] = { 4, 0, 3, 1, 4 };
 
     for (int i = 0; i < 5; i++)
@@ -135,13 +136,13 @@ static void a_wildcard_takes_what_came_first(void **state)
         assert_true(t.done && got == i && t.source == source[i]);
         assert_int_equal(t.got_tag, i);
     }
-    end_bench(&b);
+    close_context(&b);
 }
 
 /* The upper bits say what kind of message it is, and are not the user's. */
 static void only_the_bits_that_may_be_anything_are_ignored(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
     int got = -1;
     oar_transfer t =
         receive(1, UINT64_C(1) << 63, UINT32_MAX, &got, sizeof got);
@@ -151,12 +152,12 @@ static void only_the_bits_that_may_be_anything_are_ignored(void **state)
     assert_false(t.done);
     push(&b, 1, UINT64_C(1) << 63 | 5, 2);
     assert_true(t.done && got == 2);
-    end_bench(&b);
+    close_context(&b);
 }
 
 static void a_probe_sees_what_a_receive_would_take(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
     oar_envelope e = { .size = sizeof e };
     int got;
     oar_transfer t = receive(-1, 0, ANY_TAG, &got, sizeof got);
@@ -172,14 +173,14 @@ static void a_probe_sees_what_a_receive_would_take(void **state)
     oari_match_recv(b.match, &t);
     assert_true(t.done && t.source == 3);
     assert_false(oari_match_peek(b.match, 3, 9, 0, NULL));
-    end_bench(&b);
+    close_context(&b);
 }
 
 /* ---- sizes --------------------------------------------------------------- */
 
 static void another_size_fails_and_nothing_is_written(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
     unsigned char room[16];
 
     memset(room, 0x55, sizeof room);
@@ -197,12 +198,12 @@ static void another_size_fails_and_nothing_is_written(void **state)
             assert_int_equal(t.got_bytes, sizeof(int));
             assert_int_equal(room[0], 0x55);
         }
-    end_bench(&b);
+    close_context(&b);
 }
 
 static void messages_of_no_bytes_match_too(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
     oari_inbound in;
     oar_transfer t = receive(1, 7, 0, NULL, 0);
 
@@ -210,14 +211,14 @@ static void messages_of_no_bytes_match_too(void **state)
     oari_match_end(b.match, &in);
     oari_match_recv(b.match, &t);
     assert_true(t.done && t.status == OAR_OK && t.got_bytes == 0);
-    end_bench(&b);
+    close_context(&b);
 }
 
 /* ---- pushed and offered -------------------------------------------------- */
 
 static void a_message_half_here_waits_for_its_rest(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
     oari_inbound in;
     char got[8] = "";
     oar_transfer t = receive(-1, 0, ANY_TAG, got, 8);
@@ -234,12 +235,12 @@ static void a_message_half_here_waits_for_its_rest(void **state)
     assert_string_equal(got, "abcdefg");
     oari_match_abort(b.match, OAR_E_ABORTED);
     assert_true(other.done && other.status == OAR_E_ABORTED);
-    end_bench(&b);
+    close_context(&b);
 }
 
 static void an_offer_is_taken_once_with_its_receive(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
     unsigned char got[9];
     oar_transfer t = receive(1, 7, 0, got, sizeof got);
     oar_transfer wrong = receive(1, 7, 0, got, 3);
@@ -252,12 +253,12 @@ static void an_offer_is_taken_once_with_its_receive(void **state)
     oari_match_recv(b.match, &wrong);
     assert_true(wrong.done && wrong.status == OAR_E_SIZE);
     assert_true(b.takes == 2 && b.refusals == 1 && b.taken[1] == 42);
-    end_bench(&b);
+    close_context(&b);
 }
 
 static void offers_and_pushed_messages_keep_their_order(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
     int got;
 
     push(&b, 1, 7, 0);
@@ -269,20 +270,20 @@ static void offers_and_pushed_messages_keep_their_order(void **state)
         assert_true(t.done);
         assert_int_equal(got, i == 1 ? 0x01010101 : i);
     }
-    end_bench(&b);
+    close_context(&b);
 }
 
 /* ---- credit -------------------------------------------------------------- */
 
 static void a_source_cannot_push_more_than_its_credit(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
     uint64_t spent = 0, back = 0;
     oari_inbound in;
     oar_transfer t;
     static char data[100000];
 
-    while (oari_match_may_push(b.match, spent, back, sizeof data)) {
+    while (oari_match_has_credit(b.match, spent, back, sizeof data)) {
         assert_int_equal(oari_match_begin(b.match, 1, 7, sizeof data, &in),
                          OAR_OK);
         oari_match_end(b.match, &in);
@@ -298,15 +299,15 @@ static void a_source_cannot_push_more_than_its_credit(void **state)
     oari_match_recv(b.match, &t);
     back = oari_match_received(b.match, 1);
     assert_true(t.done && back == oari_credit_cost(sizeof data));
-    assert_true(oari_match_may_push(b.match, spent, back, sizeof data));
-    end_bench(&b);
+    assert_true(oari_match_has_credit(b.match, spent, back, sizeof data));
+    close_context(&b);
 }
 
 /* ---- to oneself ---------------------------------------------------------- */
 
 static void messages_to_oneself_are_copied_or_wait(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
     unsigned char from[2 * EAGER], to[2 * EAGER] = { 0 };
     oar_transfer small = receive(ME, 3, 0, from, EAGER);
     oar_transfer large = receive(ME, 3, 0, from, 2 * EAGER);
@@ -326,12 +327,12 @@ static void messages_to_oneself_are_copied_or_wait(void **state)
     assert_true(in[0].done && in[1].done && large.done);
     assert_memory_equal(from, to, sizeof to);
     assert_true(in[2].status == OAR_E_SIZE && rendezvous.status == OAR_E_SIZE);
-    end_bench(&b);
+    close_context(&b);
 }
 
 static void an_abort_ends_everything_that_waits(void **state)
 {
-    bench b = make_bench();
+    match_context b = open_context();
     char data[2 * EAGER];
     oar_transfer t[4] = { receive(1, 1, 0, data, 1), receive(-1, 1, 0, data, 1),
                           receive(ME, 9, 0, data, sizeof data) };
@@ -345,57 +346,52 @@ static void an_abort_ends_everything_that_waits(void **state)
     oari_match_recv(b.match, &t[3]);
     for (int i = 0; i < 4; i++)
         assert_true(t[i].done && t[i].status == OAR_E_PEER);
-    end_bench(&b);
+    close_context(&b);
 }
 
 /* ---- against a model ----------------------------------------------------- */
 
 /* The same rules, as simply as they can be said: two lists in order of time. */
-typedef struct thing {
+typedef struct model_entry {
     int source; /* -1: any */
     uint64_t tag, any;
     int value, gone;
     oar_transfer t;
-} thing;
+} model_entry;
 
 enum { THINGS = 4000 };
 
-static int wants(const thing *recv, const thing *message)
+static int wants(const model_entry *recv, const model_entry *message)
 {
     return !recv->gone && !message->gone &&
            (recv->source < 0 || recv->source == message->source) &&
            ((recv->tag ^ message->tag) & ~recv->any) == 0;
 }
 
-static uint64_t next_random(uint64_t *seed)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return *seed >> 33;
-}
-
-static thing random_thing(uint64_t *seed, int wildcards)
+static model_entry random_entry(uint64_t *seed, int wildcards)
 {
     uint64_t r = next_random(seed);
 
-    return (thing){ .source =
-                        wildcards && r % 4 == 0 ? -1 : (int)(r / 4 % RANKS),
-                    .tag = r / 64 % 3,
-                    .any = wildcards && r / 256 % 4 == 0 ? ANY_TAG : 0 };
+    return (model_entry){ .source = wildcards && r % 4 == 0
+                                        ? -1
+                                        : (int)(r / 4 % RANKS),
+                          .tag = r / 64 % 3,
+                          .any = wildcards && r / 256 % 4 == 0 ? ANY_TAG : 0 };
 }
 
 static void random_traffic_is_matched_as_the_model_says(void **state)
 {
     for (uint64_t run = 1; run <= 20; run++) {
-        bench b = make_bench();
-        thing *recvs = calloc(THINGS, sizeof *recvs);
-        thing *sends = calloc(THINGS, sizeof *sends);
+        match_context b = open_context();
+        model_entry *recvs = calloc(THINGS, sizeof *recvs);
+        model_entry *sends = calloc(THINGS, sizeof *sends);
         int n = 0, m = 0, expected[THINGS];
         uint64_t seed = run;
         while (n < THINGS && m < THINGS) {
             int found = -1;
             if (next_random(&seed) % 2) {
-                thing *s = &sends[m];
-                *s = random_thing(&seed, 0);
+                model_entry *s = &sends[m];
+                *s = random_entry(&seed, 0);
                 s->value = m++;
                 for (int i = 0; i < n && found < 0; i++)
                     if (wants(&recvs[i], s))
@@ -406,8 +402,8 @@ static void random_traffic_is_matched_as_the_model_says(void **state)
                     recvs[found].gone = s->gone = 1;
                 }
             } else {
-                thing *r = &recvs[n];
-                *r = random_thing(&seed, 1);
+                model_entry *r = &recvs[n];
+                *r = random_entry(&seed, 1);
                 r->value = -1;
                 r->t = receive(r->source, r->tag, r->any, &r->value,
                                sizeof r->value);
@@ -428,7 +424,7 @@ static void random_traffic_is_matched_as_the_model_says(void **state)
                 assert_int_equal(recvs[i].value, expected[i]);
         }
         oari_match_abort(b.match, OAR_E_ABORTED);
-        end_bench(&b);
+        close_context(&b);
         free(recvs);
         free(sends);
     }

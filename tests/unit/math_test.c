@@ -12,7 +12,7 @@
 
 #include <oarsong/ops.h>
 
-#include "support/says.h"
+#include "support/last_error.h"
 #include "tensor/cpu/arith.h"
 #include "tensor/cpu/math.h"
 

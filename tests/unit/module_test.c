@@ -16,46 +16,47 @@
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
 
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 /* ---- a module of our own ------------------------------------------------- */
 
-typedef struct box {
+typedef struct counted_module {
     int trained, *destroyed;
-} box;
+} counted_module;
 
-static oar_tensor *box_forward(oar_tape *tape, oar_module *module,
-                               oar_tensor *x)
+static oar_tensor *counted_forward(oar_tape *tape, oar_module *module,
+                                   oar_tensor *x)
 {
     return oar_scale(tape, x, 2);
 }
 
-static void box_destroy(void *self)
+static void counted_destroy(void *self)
 {
-    box *b = self;
+    counted_module *b = self;
 
     if (b->destroyed != NULL)
         ++*b->destroyed;
 }
 
-static void box_train(void *self, int on)
+static void counted_train(void *self, int on)
 {
-    ((box *)self)->trained = on;
+    ((counted_module *)self)->trained = on;
 }
 
-static const oar_module_class box_class = { .size = sizeof box_class,
-                                            .name = "box",
-                                            .self_size = sizeof(box),
-                                            .forward = box_forward,
-                                            .destroy = box_destroy,
-                                            .train = box_train };
+static const oar_module_class counted_class = { .size = sizeof counted_class,
+                                                .name = "box",
+                                                .self_size =
+                                                    sizeof(counted_module),
+                                                .forward = counted_forward,
+                                                .destroy = counted_destroy,
+                                                .train = counted_train };
 
-static oar_module *new_box(void)
+static oar_module *new_counted_module(void)
 {
     oar_module *made;
 
-    OK(oar_module_create(&box_class, &made));
+    OK(oar_module_create(&counted_class, &made));
     return made;
 }
 
@@ -66,13 +67,13 @@ static oar_tensor *numbers(double value)
 
 static void a_module_is_counted_and_destroyed_once(void **state)
 {
-    uint64_t before = census_take().live;
+    uint64_t before = leak_check_begin().live;
     int destroyed = 0;
-    oar_module *outer = new_box(), *inner = new_box();
+    oar_module *outer = new_counted_module(), *inner = new_counted_module();
 
-    ((box *)oar_module_self(inner))->destroyed = &destroyed;
+    ((counted_module *)oar_module_self(inner))->destroyed = &destroyed;
     assert_string_equal(oar_module_name(inner), "box");
-    assert_true(oar_module_is(inner, &box_class));
+    assert_true(oar_module_is(inner, &counted_class));
     OK(oar_module_add_child(outer, "in", oar_module_retain(inner)));
     oar_module_release(outer);
     assert_int_equal(destroyed, 0);
@@ -82,13 +83,13 @@ static void a_module_is_counted_and_destroyed_once(void **state)
     assert_null(oar_module_retain(NULL));
     assert_null(oar_module_self(NULL));
     assert_null(oar_module_name(NULL));
-    assert_false(oar_module_is(NULL, &box_class));
-    assert_int_equal(census_take().live, before);
+    assert_false(oar_module_is(NULL, &counted_class));
+    assert_int_equal(leak_check_begin().live, before);
 }
 
 static void parameters_are_found_in_order_by_dotted_names(void **state)
 {
-    oar_module *outer = new_box(), *inner = new_box();
+    oar_module *outer = new_counted_module(), *inner = new_counted_module();
     const char *want[] = { "first", "in.w", "in.v", "last" };
     char name[32];
 
@@ -128,8 +129,8 @@ static void parameters_are_found_in_order_by_dotted_names(void **state)
 
 static void registration_takes_its_reference_also_when_it_fails(void **state)
 {
-    uint64_t before = census_take().live;
-    oar_module *a = new_box(), *b = new_box();
+    uint64_t before = leak_check_begin().live;
+    oar_module *a = new_counted_module(), *b = new_counted_module();
     oar_tensor *whole = oar_zeros(NULL, OAR_I32, OAR_SHAPE(2));
 
     OK(oar_module_add_param(a, "w", numbers(1)));
@@ -148,7 +149,7 @@ static void registration_takes_its_reference_also_when_it_fails(void **state)
     assert_int_equal(oar_module_params(a), 1);
     oar_module_release(b);
     oar_module_release(a);
-    assert_int_equal(census_take().live, before);
+    assert_int_equal(leak_check_begin().live, before);
 }
 
 static void a_class_needs_a_name_and_a_forward(void **state)
@@ -163,15 +164,15 @@ static void a_class_needs_a_name_and_a_forward(void **state)
 
 static void training_mode_reaches_all_below(void **state)
 {
-    oar_module *outer = new_box(), *inner = new_box();
+    oar_module *outer = new_counted_module(), *inner = new_counted_module();
 
     OK(oar_module_add_child(outer, "in", inner));
     assert_true(oar_module_training(inner));
-    ((box *)oar_module_self(inner))->trained = 1;
+    ((counted_module *)oar_module_self(inner))->trained = 1;
     oar_module_train(outer, 0);
     assert_false(oar_module_training(outer));
     assert_false(oar_module_training(inner));
-    assert_int_equal(((box *)oar_module_self(inner))->trained, 0);
+    assert_int_equal(((counted_module *)oar_module_self(inner))->trained, 0);
     oar_module_train(outer, 1);
     assert_true(oar_module_training(inner));
     oar_module_train(NULL, 1);
@@ -181,25 +182,25 @@ static void training_mode_reaches_all_below(void **state)
 
 /* ---- hooks --------------------------------------------------------------- */
 
-typedef struct diary {
+typedef struct hook_log {
     char text[128];
     oar_tensor *weight, *input; /* whose gradients are looked at */
-} diary;
+} hook_log;
 
-typedef struct note {
-    diary *in;
+typedef struct logged_hook {
+    hook_log *in;
     const char *word;
     oar_status ends;
-} note;
+} logged_hook;
 
 #define NOTE(text)             \
     {                          \
         .in = &d, .word = text \
     }
 
-static oar_status write_note(oar_tape *tape, oar_module *module, void *arg)
+static oar_status log_hook(oar_tape *tape, oar_module *module, void *arg)
 {
-    note *n = arg;
+    logged_hook *n = arg;
     size_t used = strlen(n->in->text);
 
     snprintf(n->in->text + used, sizeof n->in->text - used, "%s%s%s ", n->word,
@@ -208,10 +209,10 @@ static oar_status write_note(oar_tape *tape, oar_module *module, void *arg)
     return n->ends;
 }
 
-static void watch(oar_module *module, note note_at[4])
+static void watch(oar_module *module, logged_hook note_at[4])
 {
     for (int moment = 0; moment < 4; moment++)
-        OK(oar_module_on(module, (oar_module_moment)moment, write_note,
+        OK(oar_module_on(module, (oar_module_moment)moment, log_hook,
                          &note_at[moment], NULL));
 }
 
@@ -228,9 +229,9 @@ static oar_module *two_linears(void)
 static void hooks_run_around_forward_and_backward(void **state)
 {
     oar_module *net = two_linears();
-    diary d = { .weight = oar_module_param(oar_module_child(net, 1), 0) };
-    note outer[4] = { NOTE("F["), NOTE("]F"), NOTE("B["), NOTE("]B") };
-    note inner[4] = { NOTE("f("), NOTE(")f"), NOTE("b("), NOTE(")b") };
+    hook_log d = { .weight = oar_module_param(oar_module_child(net, 1), 0) };
+    logged_hook outer[4] = { NOTE("F["), NOTE("]F"), NOTE("B["), NOTE("]B") };
+    logged_hook inner[4] = { NOTE("f("), NOTE(")f"), NOTE("b("), NOTE(")b") };
     oar_tensor *x = oar_full(NULL, OAR_F32, OAR_SHAPE(4, 3), 1);
     oar_tape *tape;
 
@@ -249,8 +250,8 @@ static void hooks_run_around_forward_and_backward(void **state)
 static void backward_hooks_run_where_the_input_needs_no_gradient(void **state)
 {
     oar_module *net = two_linears();
-    diary d = { .weight = oar_module_param(net, 0) };
-    note notes[4] = { NOTE("F["), NOTE("]F"), NOTE("B["), NOTE("]B") };
+    hook_log d = { .weight = oar_module_param(net, 0) };
+    logged_hook notes[4] = { NOTE("F["), NOTE("]F"), NOTE("B["), NOTE("]B") };
     oar_tensor *x = oar_full(NULL, OAR_F32, OAR_SHAPE(4, 3), 1);
     oar_tape *tape;
 
@@ -273,8 +274,8 @@ static void backward_hooks_run_where_the_input_needs_no_gradient(void **state)
 static void in_halves_module_hooks_run_in_the_inputs_half(void **state)
 {
     oar_module *net = two_linears();
-    diary d = { .weight = oar_module_param(net, 0) };
-    note notes[4] = { NOTE("F["), NOTE("]F"), NOTE("B["), NOTE("]B") };
+    hook_log d = { .weight = oar_module_param(net, 0) };
+    logged_hook notes[4] = { NOTE("F["), NOTE("]F"), NOTE("B["), NOTE("]B") };
     oar_tensor *x = oar_full(NULL, OAR_F32, OAR_SHAPE(4, 3), 1), *y;
     oar_tape *tape;
 
@@ -294,8 +295,8 @@ static void in_halves_module_hooks_run_in_the_inputs_half(void **state)
 static void a_failing_hook_ends_the_pass_with_its_status(void **state)
 {
     oar_module *net = two_linears();
-    diary d = { .weight = NULL };
-    note bad = { &d, "bad", OAR_E_TIMEOUT };
+    hook_log d = { .weight = NULL };
+    logged_hook bad = { &d, "bad", OAR_E_TIMEOUT };
     oar_tensor *x = oar_full(NULL, OAR_F32, OAR_SHAPE(4, 3), 1);
     oar_hook *hook;
     oar_tape *tape;
@@ -305,7 +306,7 @@ static void a_failing_hook_ends_the_pass_with_its_status(void **state)
         oar_tensor *y;
 
         OK(oar_module_on(oar_module_child(net, 1), (oar_module_moment)moment,
-                         write_note, &bad, &hook));
+                         log_hook, &bad, &hook));
         oar_clear_error();
         y = oar_sum(tape, oar_forward(tape, net, x));
         if (moment <= OAR_AFTER_FORWARD)
@@ -317,10 +318,10 @@ static void a_failing_hook_ends_the_pass_with_its_status(void **state)
         oar_tape_reset(tape);
     }
     assert_int_equal(
-        oar_module_on(net, (oar_module_moment)4, write_note, &bad, &hook),
+        oar_module_on(net, (oar_module_moment)4, log_hook, &bad, &hook),
         OAR_E_ARG);
     assert_int_equal(
-        oar_module_on(NULL, OAR_BEFORE_FORWARD, write_note, &bad, &hook),
+        oar_module_on(NULL, OAR_BEFORE_FORWARD, log_hook, &bad, &hook),
         OAR_E_ARG);
     oar_tape_destroy(tape);
     oar_tensor_release(x);
@@ -330,8 +331,8 @@ static void a_failing_hook_ends_the_pass_with_its_status(void **state)
 static void the_tape_keeps_a_module_it_recorded_alive(void **state)
 {
     oar_module *net = two_linears();
-    diary d = { .weight = NULL };
-    note notes[4] = { NOTE("F["), NOTE("]F"), NOTE("B["), NOTE("]B") };
+    hook_log d = { .weight = NULL };
+    logged_hook notes[4] = { NOTE("F["), NOTE("]F"), NOTE("B["), NOTE("]B") };
     oar_tensor *x = oar_full(NULL, OAR_F32, OAR_SHAPE(4, 3), 1), *y;
     oar_tape *tape;
 
@@ -380,7 +381,7 @@ static void a_linear_layer_has_a_weight_and_a_bias_within_bounds(void **state)
 
 static void a_sequential_without_a_tape_leaks_nothing(void **state)
 {
-    uint64_t before = census_take().live;
+    uint64_t before = leak_check_begin().live;
     oar_module *part[3], *net, *none;
     oar_tensor *x = oar_full(NULL, OAR_F32, OAR_SHAPE(4, 3), 1), *y;
 
@@ -403,25 +404,25 @@ static void a_sequential_without_a_tape_leaks_nothing(void **state)
     assert_int_equal(oar_last_error()->status, OAR_E_ARG);
     oar_module_release(net);
     oar_tensor_release(x);
-    assert_int_equal(census_take().live, before);
+    assert_int_equal(leak_check_begin().live, before);
 }
 
 static void a_sequential_takes_its_children_also_when_it_fails(void **state)
 {
-    uint64_t before = census_take().live;
+    uint64_t before = leak_check_begin().live;
     oar_module *part[3] = { NULL }, *net = NULL;
 
     OK(oar_relu_create(&part[0]));
     OK(oar_relu_create(&part[2]));
     assert_int_equal(oar_sequential_create(3, part, &net), OAR_E_ARG);
     assert_null(net);
-    assert_int_equal(census_take().live, before);
+    assert_int_equal(leak_check_begin().live, before);
     assert_int_equal(oar_sequential_create(2, NULL, &net), OAR_E_ARG);
 }
 
 static void no_failed_allocation_in_a_constructor_leaks(void **state)
 {
-    uint64_t before = census_take().live;
+    uint64_t before = leak_check_begin().live;
     oar_status status = OAR_E_NOMEM;
 
     for (int n = 1; status != OAR_OK; n++) {
@@ -440,7 +441,7 @@ static void no_failed_allocation_in_a_constructor_leaks(void **state)
         if (status != OAR_OK)
             assert_null(net);
         oar_module_release(net);
-        assert_int_equal(census_take().live, before);
+        assert_int_equal(leak_check_begin().live, before);
         assert_true(n < 100);
     }
 }

@@ -12,7 +12,7 @@
 #include <oarsong/optim.h>
 #include <oarsong/tape.h>
 
-#include "support/says.h"
+#include "support/last_error.h"
 #include "unit/nn_cases.h"
 
 enum { STEPS = 10, BATCH = 3, CONTEXT = 8, VOCABULARY = 11 };

@@ -202,7 +202,7 @@ static const gradcheck checks[] = {
     { "attention", attention, { S(2, 3, 5), S(2, 7, 5), S(2, 7, 4) } },
     { "attention flat", attention, { S(3, 5), S(7, 5), S(7, 2) } },
     { "attention of one", attention, { S(1, 1), S(1, 1), S(1, 1) } },
-    { "attention nobody", attention, { S(0, 3, 5), S(0, 2, 5), S(0, 2, 4) } },
+    { "attention empty", attention, { S(0, 3, 5), S(0, 2, 5), S(0, 2, 4) } },
     { "attention no rows", attention, { S(2, 0, 5), S(2, 3, 5), S(2, 3, 1) } },
     { "attention no keys", attention, { S(2, 3, 5), S(2, 0, 5), S(2, 0, 1) } },
     { "attention causal",

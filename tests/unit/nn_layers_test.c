@@ -14,8 +14,8 @@
 #include <oarsong/models.h>
 #include <oarsong/tape.h>
 
-#include "support/says.h"
-#include "unit/same.h"
+#include "support/last_error.h"
+#include "unit/same_numbers.h"
 
 /* ---- layers -------------------------------------------------------------- */
 
@@ -236,12 +236,12 @@ static void a_batch_norm_may_have_zeros_for_momentum_and_eps(void **state)
     assert_true(running(m, "running_mean") == 0);
     assert_true(running(m, "running_var") == 1);
     o.momentum = 0.1;
-    assert_says(oar_batch_norm_create(1, 2, &o, &none), OAR_E_ARG,
-                "one or the other");
+    assert_fails_with(oar_batch_norm_create(1, 2, &o, &none), OAR_E_ARG,
+                      "one or the other");
     o.momentum = 0;
     o.eps = 1e-3;
-    assert_says(oar_batch_norm_create(1, 2, &o, &none), OAR_E_ARG,
-                "one or the other");
+    assert_fails_with(oar_batch_norm_create(1, 2, &o, &none), OAR_E_ARG,
+                      "one or the other");
     assert_null(none);
     oar_module_release(m);
     oar_tensor_release(x);

@@ -15,17 +15,10 @@
 #include <oarsong/optim.h>
 #include <oarsong/tape.h>
 
-#include "support/says.h"
+#include "support/last_error.h"
+#include "support/leak_check.h"
 
 enum { BATCH = 3, TIME = 5, VOCABULARY = 11 };
-
-static oar_memory_stats memory(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    OK(oar_memory_read(&stats));
-    return stats;
-}
 
 static oar_gpt_opts tiny(void)
 {
@@ -65,8 +58,8 @@ static oar_tensor *targets(uint64_t seed)
 }
 
 /* A step of training; x and y are borrowed. */
-static oar_status step(oar_tape *tape, oar_module *net, oar_optim *optim,
-                       oar_tensor *x, oar_tensor *y)
+static oar_status train_one_step(oar_tape *tape, oar_module *net,
+                                 oar_optim *optim, oar_tensor *x, oar_tensor *y)
 {
     oar_tensor *loss = oar_cross_entropy(tape, oar_forward(tape, net, x), y);
     oar_status status =
@@ -88,7 +81,7 @@ static void train(oar_module *net, int steps)
     OK(oar_tape_create(&tape));
     OK(oar_adamw_create(net, NULL, &adam));
     for (int i = 0; i < steps; i++)
-        OK(step(tape, net, adam, x, y));
+        OK(train_one_step(tape, net, adam, x, y));
     oar_optim_destroy(adam);
     oar_tape_destroy(tape);
     oar_tensor_release(x);
@@ -185,14 +178,14 @@ static void hooks_run_once_when_the_gradient_is_complete(void **state)
 }
 
 /* How often a hook ran, and the first number of the gradient it saw. */
-typedef struct seen {
+typedef struct hook_seen {
     int runs;
     float first;
-} seen;
+} hook_seen;
 
 static oar_status see_grad(oar_tensor *leaf, void *arg)
 {
-    seen *s = arg;
+    hook_seen *s = arg;
 
     s->runs++;
     s->first = *(float *)oar_tensor_data(oar_tensor_grad(leaf));
@@ -205,7 +198,7 @@ static void in_halves_too_hooks_run_once_and_last(void **state)
 {
     for (int leaf = 0; leaf < 2; leaf++) {
         oar_tensor *x = oar_normal(NULL, OAR_F32, OAR_SHAPE(3, 4), 1, 0, 1), *y;
-        seen s = { 0 };
+        hook_seen s = { 0 };
         oar_module *layer;
         oar_hook *hook;
         oar_tape *tape;
@@ -255,15 +248,15 @@ static void a_weights_half_without_weights_runs_what_is_deferred(void **state)
         y = frozen ? oar_forward(tape, layer, in)
                    : oar_recompute(tape, layer, in);
         OK(oar_tape_defer(tape, count_run, &runs));
-        assert_says(oar_backward_weights(tape), OAR_E_STATE,
-                    "without a backward_inputs");
+        assert_fails_with(oar_backward_weights(tape), OAR_E_STATE,
+                          "without a backward_inputs");
         OK(oar_backward_inputs(tape, 1, &y, NULL));
         assert_int_equal(runs, 0);
         OK(oar_backward_weights(tape));
         assert_int_equal(runs, 1);
         assert_non_null(oar_tensor_grad(in));
-        assert_says(oar_backward_weights(tape), OAR_E_STATE,
-                    "without a backward_inputs");
+        assert_fails_with(oar_backward_weights(tape), OAR_E_STATE,
+                          "without a backward_inputs");
         oar_tape_destroy(tape);
         oar_module_release(layer);
     }
@@ -317,10 +310,10 @@ static void a_step_allocates_nothing_from_the_second_on(void **state)
         OK(oar_adamw_create(net, NULL, &adam));
         for (int i = 0; i < 9; i++) {
             if (i == 1)
-                before = memory().allocations;
-            OK(step(tape, net, adam, x, y));
+                before = memory_now().allocations;
+            OK(train_one_step(tape, net, adam, x, y));
         }
-        assert_int_equal(memory().allocations, before);
+        assert_int_equal(memory_now().allocations, before);
         oar_optim_destroy(adam);
         oar_tape_destroy(tape);
         oar_tensor_release(x);
@@ -347,7 +340,7 @@ static oar_status whole_life(oar_tensor *x, oar_tensor *y, int recompute)
     if (status == OAR_OK)
         status = oar_tape_create(&tape);
     if (status == OAR_OK)
-        status = step(tape, net, adam, x, y);
+        status = train_one_step(tape, net, adam, x, y);
     oar_tape_destroy(tape);
     oar_optim_destroy(adam);
     oar_module_release(net);
@@ -359,7 +352,7 @@ static void every_allocation_of_a_step_may_fail(void **state)
     oar_tensor *x = tokens(1), *y = targets(2);
 
     for (int recompute = 0; recompute < 2; recompute++) {
-        uint64_t before = memory().live;
+        uint64_t before = memory_now().live;
         oar_status status = OAR_E_NOMEM;
 
         for (uint64_t n = 1; status != OAR_OK && n < 10000; n++) {
@@ -367,7 +360,7 @@ static void every_allocation_of_a_step_may_fail(void **state)
             status = whole_life(x, y, recompute);
             oar_memory_fail_after(0);
             assert_true(status == OAR_OK || status == OAR_E_NOMEM);
-            assert_int_equal(memory().live, before);
+            assert_int_equal(memory_now().live, before);
         }
         assert_int_equal(status, OAR_OK);
     }
@@ -442,7 +435,7 @@ static void halves_of_backward_leave_the_same_bits(void **state)
 
 static void without_a_tape_the_caller_owns_the_result(void **state)
 {
-    uint64_t before = memory().live;
+    uint64_t before = memory_now().live;
     oar_module *net = new_gpt(0.5, 1, 0);
     oar_tensor *x = tokens(1), *y, *z;
     oar_tape *tape;
@@ -459,7 +452,7 @@ static void without_a_tape_the_caller_owns_the_result(void **state)
     oar_tensor_release(x);
     oar_tape_destroy(tape);
     oar_module_release(net);
-    assert_int_equal(memory().live, before);
+    assert_int_equal(memory_now().live, before);
 }
 
 /* ---- names and mistakes -------------------------------------------------- */

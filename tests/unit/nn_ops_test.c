@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operations of layers in halves, and mistakes: what is refused, and what
- * is said about it. */
+/* The operations of layers in half types; and what they refuse, with which
+ * sentence. */
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>
@@ -16,8 +16,8 @@
 #include <oarsong/models.h>
 #include <oarsong/tape.h>
 
-#include "support/says.h"
-#include "unit/same.h"
+#include "support/last_error.h"
+#include "unit/same_numbers.h"
 
 /* ---- halves -------------------------------------------------------------- */
 
@@ -197,15 +197,6 @@ static void large_logits_cost_attention_no_precision(void **state)
 
 /* ---- mistakes ------------------------------------------------------------ */
 
-static void assert_refused(oar_tensor *result, oar_status status,
-                           const char *part)
-{
-    assert_null(result);
-    assert_int_equal(oar_last_error()->status, status);
-    if (strstr(oar_last_error_text(), part) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", oar_last_error_text(), part);
-}
-
 static void wrong_shapes_are_refused_with_both_of_them(void **state)
 {
     oar_tensor *a = normal(OAR_SHAPE(3, 5), 1), *b = normal(OAR_SHAPE(7), 2);
@@ -316,17 +307,18 @@ static void models_that_cannot_be_counted_are_refused(void **state)
 
     for (int i = 0; i < 2; i++) {
         cnn.image = i == 0 ? INT64_MAX : INT64_C(1) << 33;
-        assert_says(oar_cnn_create(&cnn, &m), OAR_E_ARG, "cnn of 10 classes");
+        assert_fails_with(oar_cnn_create(&cnn, &m), OAR_E_ARG,
+                          "cnn of 10 classes");
     }
     cnn.image = 28;
     cnn.width = INT64_MAX / 2 + 3;
-    assert_says(oar_cnn_create(&cnn, &m), OAR_E_ARG, "cnn of 10 classes");
+    assert_fails_with(oar_cnn_create(&cnn, &m), OAR_E_ARG, "cnn of 10 classes");
     gpt.width = INT64_MAX / 2 + 3;
-    assert_says(oar_gpt_create(&gpt, &m), OAR_E_ARG, "gpt with");
+    assert_fails_with(oar_gpt_create(&gpt, &m), OAR_E_ARG, "gpt with");
     gpt.width = INT64_MIN;
-    assert_says(oar_gpt_create(&gpt, &m), OAR_E_ARG, "gpt with");
-    assert_says(oar_attention_create(INT64_MAX, 1, 0, NULL, &m), OAR_E_ARG,
-                "attention of width 9223372036854775807");
+    assert_fails_with(oar_gpt_create(&gpt, &m), OAR_E_ARG, "gpt with");
+    assert_fails_with(oar_attention_create(INT64_MAX, 1, 0, NULL, &m),
+                      OAR_E_ARG, "attention of width 9223372036854775807");
     assert_int_equal(
         oar_conv2d_create(INT64_MAX, 1, INT_MAX, INT_MAX, 0, NULL, &m),
         OAR_E_ARG);
@@ -341,41 +333,45 @@ static void windows_that_cannot_be_are_refused_by_their_layers(void **state)
     oar_module *m = NULL;
 
     conv.stride[1] = -1;
-    assert_says(oar_conv2d_create(1, 1, 3, 3, 0, &conv, &m), OAR_E_ARG,
-                "stride -1");
-    assert_says(oar_max_pool2d_create(0, 1, NULL, &m), OAR_E_ARG,
-                "max_pool2d with window [0, 1]");
+    assert_fails_with(oar_conv2d_create(1, 1, 3, 3, 0, &conv, &m), OAR_E_ARG,
+                      "stride -1");
+    assert_fails_with(oar_max_pool2d_create(0, 1, NULL, &m), OAR_E_ARG,
+                      "max_pool2d with window [0, 1]");
     assert_refused(oar_max_pool2d(NULL, image, 0, 1, NULL), OAR_E_ARG,
                    "the window is at least 1");
     pool.stride[0] = -1;
-    assert_says(oar_avg_pool2d_create(2, 2, &pool, &m), OAR_E_ARG,
-                "may not be negative");
+    assert_fails_with(oar_avg_pool2d_create(2, 2, &pool, &m), OAR_E_ARG,
+                      "may not be negative");
     pool.stride[0] = 0;
     pool.padding[1] = 2;
-    assert_says(oar_avg_pool2d_create(2, 2, &pool, &m), OAR_E_ARG,
-                "half the window");
+    assert_fails_with(oar_avg_pool2d_create(2, 2, &pool, &m), OAR_E_ARG,
+                      "half the window");
     assert_null(m);
     oar_tensor_release(image);
 }
 
 /* Not the sizes, which are fine. */
-static void a_layer_without_a_place_says_so(void **state)
+static void a_layer_without_an_output_pointer_is_refused(void **state)
 {
     static const char *const nowhere = "nowhere to give it";
 
-    assert_says(oar_linear_create(3, 4, 0, NULL, NULL), OAR_E_ARG, nowhere);
-    assert_says(oar_conv2d_create(1, 1, 3, 3, 0, NULL, NULL), OAR_E_ARG,
-                nowhere);
-    assert_says(oar_embedding_create(2, 3, 0, 0, OAR_F32, NULL), OAR_E_ARG,
-                nowhere);
-    assert_says(oar_layer_norm_create(2, 0, OAR_F32, NULL), OAR_E_ARG, nowhere);
-    assert_says(oar_batch_norm_create(1, 2, NULL, NULL), OAR_E_ARG, nowhere);
-    assert_says(oar_dropout_create(0.5, 0, NULL), OAR_E_ARG, nowhere);
-    assert_says(oar_flatten_create(1, NULL), OAR_E_ARG, nowhere);
-    assert_says(oar_max_pool2d_create(2, 2, NULL, NULL), OAR_E_ARG, nowhere);
-    assert_says(oar_relu_create(NULL), OAR_E_ARG, "nowhere to give it");
-    assert_says(oar_sequential_create(0, NULL, NULL), OAR_E_ARG, nowhere);
-    assert_says(oar_cnn_create(NULL, NULL), OAR_E_ARG, nowhere);
+    assert_fails_with(oar_linear_create(3, 4, 0, NULL, NULL), OAR_E_ARG,
+                      nowhere);
+    assert_fails_with(oar_conv2d_create(1, 1, 3, 3, 0, NULL, NULL), OAR_E_ARG,
+                      nowhere);
+    assert_fails_with(oar_embedding_create(2, 3, 0, 0, OAR_F32, NULL),
+                      OAR_E_ARG, nowhere);
+    assert_fails_with(oar_layer_norm_create(2, 0, OAR_F32, NULL), OAR_E_ARG,
+                      nowhere);
+    assert_fails_with(oar_batch_norm_create(1, 2, NULL, NULL), OAR_E_ARG,
+                      nowhere);
+    assert_fails_with(oar_dropout_create(0.5, 0, NULL), OAR_E_ARG, nowhere);
+    assert_fails_with(oar_flatten_create(1, NULL), OAR_E_ARG, nowhere);
+    assert_fails_with(oar_max_pool2d_create(2, 2, NULL, NULL), OAR_E_ARG,
+                      nowhere);
+    assert_fails_with(oar_relu_create(NULL), OAR_E_ARG, "nowhere to give it");
+    assert_fails_with(oar_sequential_create(0, NULL, NULL), OAR_E_ARG, nowhere);
+    assert_fails_with(oar_cnn_create(NULL, NULL), OAR_E_ARG, nowhere);
 }
 
 /* What was left at 0 is shown as what it means. */
@@ -388,18 +384,20 @@ static void defaults_are_shown_as_they_are(void **state)
     oar_module *m = NULL;
 
     cnn.image = 3;
-    assert_says(oar_cnn_create(&cnn, &m), OAR_E_ARG,
-                "cnn of 10 classes from 1 channels 3 wide, with width 16");
+    assert_fails_with(
+        oar_cnn_create(&cnn, &m), OAR_E_ARG,
+        "cnn of 10 classes from 1 channels 3 wide, with width 16");
     gpt.heads = -1;
     gpt.width = 8;
-    assert_says(oar_gpt_create(&gpt, &m), OAR_E_ARG, "heads -1, hidden 32");
+    assert_fails_with(oar_gpt_create(&gpt, &m), OAR_E_ARG,
+                      "heads -1, hidden 32");
     pool.padding[0] = 5;
-    assert_says(oar_max_pool2d_create(2, 3, &pool, &m), OAR_E_ARG,
-                "stride [2, 3]");
-    assert_says(oar_batch_norm_create(4, 3, &norm, &m), OAR_E_ARG,
-                "with eps 1e-05");
-    assert_says(oar_layer_norm_create(-1, 0, OAR_F32, &m), OAR_E_ARG,
-                "with eps 1e-05");
+    assert_fails_with(oar_max_pool2d_create(2, 3, &pool, &m), OAR_E_ARG,
+                      "stride [2, 3]");
+    assert_fails_with(oar_batch_norm_create(4, 3, &norm, &m), OAR_E_ARG,
+                      "with eps 1e-05");
+    assert_fails_with(oar_layer_norm_create(-1, 0, OAR_F32, &m), OAR_E_ARG,
+                      "with eps 1e-05");
     assert_null(m);
 }
 
@@ -457,7 +455,7 @@ int main(void)
         cmocka_unit_test(batch_norm_of_nothing_has_no_gradient),
         cmocka_unit_test(models_that_cannot_be_counted_are_refused),
         cmocka_unit_test(windows_that_cannot_be_are_refused_by_their_layers),
-        cmocka_unit_test(a_layer_without_a_place_says_so),
+        cmocka_unit_test(a_layer_without_an_output_pointer_is_refused),
         cmocka_unit_test(defaults_are_shown_as_they_are),
         cmocka_unit_test(flatten_wants_the_dim_it_starts_from),
         cmocka_unit_test(layers_that_cannot_be_are_refused),

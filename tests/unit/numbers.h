@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unit/numbers.h: what an element is worth, worked out the slow and obvious
- * way, for tests to hold the library's conversions and reductions against. A
- * long double holds every value of every dtype exactly, on both architectures.
+/* unit/numbers.h: the value of an element, computed the slow and obvious way,
+ * for tests to compare the library's conversions and reductions with. A long
+ * double holds every value of every dtype exactly, on both architectures.
  */
 #ifndef TEST_UNIT_NUMBERS_H
 #define TEST_UNIT_NUMBERS_H
@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include <oarsong/span.h>
+
+#include "support/test_job.h"
 
 /* A floating-point format: digits of the significand, exponent of the least
  * subnormal, bits of infinity. */
@@ -152,15 +154,6 @@ static inline int same_element(oar_dtype dtype, const void *a, const void *b)
         return 1;
     return is_float(dtype) && isnan(value_get(dtype, a)) &&
            isnan(value_get(dtype, b));
-}
-
-/* xorshift64*: reproducible bits. */
-static inline uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    return *state * 0x2545f4914f6cdd1du;
 }
 
 /* Fills an element: mostly ordinary numbers, now and then a zero of either

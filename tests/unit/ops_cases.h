@@ -9,7 +9,7 @@
 #include <oarsong/tape.h>
 
 #include "golden/golden.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 enum { MOST = 3 };
 

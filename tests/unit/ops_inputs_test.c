@@ -18,29 +18,29 @@
 
 /* ---- every operation, every input ---------------------------------------- */
 
-typedef struct call {
+typedef struct checked_op {
     const char *name;
     case_fn fn;
     oar_tensor *in[GOLDEN_INPUTS]; /* leaves of f32, or i64 */
-} call;
+} checked_op;
 
-static call call_of(const char *name, case_fn fn)
+static checked_op call_of(const char *name, case_fn fn)
 {
-    call c = { name, fn, { NULL } };
+    checked_op c = { name, fn, { NULL } };
 
     for (int i = 0; i < GOLDEN_INPUTS; i++)
         c.in[i] = golden_input(name, i, OAR_F32, 0);
     return c;
 }
 
-static void release(call *c)
+static void release(checked_op *c)
 {
     for (int i = 0; i < GOLDEN_INPUTS; i++)
         oar_tensor_release(c->in[i]);
 }
 
 /* Runs without recording; gives the status, and drops the result. */
-static oar_status run(const call *c)
+static oar_status run(const checked_op *c)
 {
     oar_status status = OAR_OK;
     oar_tape *tape;
@@ -55,7 +55,7 @@ static oar_status run(const call *c)
 
 /* The sentence has this shape, or that of the transpose, which some cases take
  * first. */
-static void named(const call *c, const oar_tensor *t)
+static void named(const checked_op *c, const oar_tensor *t)
 {
     oar_shape shape = t->at.shape, turned = shape;
 
@@ -69,7 +69,8 @@ static void named(const call *c, const oar_tensor *t)
                  oari_shape_text(shape).text);
 }
 
-static void expect(const call *c, int i, oar_status got, oar_status wanted)
+static void expect(const checked_op *c, int i, oar_status got,
+                   oar_status wanted)
 {
     if (got != wanted)
         fail_msg("%s with a bad input %d: %s, not %s: %s", c->name, i,
@@ -77,15 +78,15 @@ static void expect(const call *c, int i, oar_status got, oar_status wanted)
                  oar_last_error_text());
 }
 
-typedef void (*check_fn)(call *c, int i);
+typedef void (*check_fn)(checked_op *c, int i);
 
 /* All of ops_cases.h and nn_cases.h. */
 static void each_input(check_fn check)
 {
     for (int k = 0; k < OP_CASES + NN_CASES; k++) {
-        call c = k < OP_CASES ? call_of(op_cases[k].name, op_cases[k].fn)
-                              : call_of(nn_cases[k - OP_CASES].name,
-                                        nn_cases[k - OP_CASES].fn);
+        checked_op c = k < OP_CASES ? call_of(op_cases[k].name, op_cases[k].fn)
+                                    : call_of(nn_cases[k - OP_CASES].name,
+                                              nn_cases[k - OP_CASES].fn);
 
         expect(&c, -1, run(&c), OAR_OK);
         for (int i = 0; i < GOLDEN_INPUTS; i++)
@@ -96,13 +97,13 @@ static void each_input(check_fn check)
 }
 
 /* Weights and biases may be left out; nothing else. */
-static int may_be_null(const call *c, int i)
+static int may_be_null(const checked_op *c, int i)
 {
     return i > 0 && (strstr(c->name, "norm") != NULL ||
                      (i == 2 && strstr(c->name, "conv2d") != NULL));
 }
 
-static void check_null(call *c, int i)
+static void check_null(checked_op *c, int i)
 {
     oar_tensor *kept = c->in[i];
 
@@ -117,7 +118,7 @@ static void null_is_refused_by_every_operation(void **state)
 }
 
 /* Masks and indices are cast by their cases, which a GPU would really do. */
-static void check_device(call *c, int i)
+static void check_device(checked_op *c, int i)
 {
     if (!c->in[i]->slot.required)
         return;
@@ -132,7 +133,7 @@ static void other_devices_are_refused_by_every_operation(void **state)
     each_input(check_device);
 }
 
-static void check_detached(call *c, int i)
+static void check_detached(checked_op *c, int i)
 {
     oar_tensor *kept = c->in[i];
 
@@ -158,7 +159,7 @@ static oar_tensor *as(oar_tensor *a, oar_dtype dtype)
 
 /* A float where an index is wanted, or an f64 among f32; alone, an integer
  * where floats are. A table of integers is fine: rows are only picked. */
-static void check_dtype(call *c, int i)
+static void check_dtype(checked_op *c, int i)
 {
     int several = c->in[1] != NULL && oar_tensor_requires_grad(c->in[1]);
     oar_tensor *kept = c->in[i];
@@ -177,7 +178,7 @@ static void check_dtype(call *c, int i)
 static void other_dtypes_are_refused_by_operations_of_layers(void **state)
 {
     for (int k = 0; k < NN_CASES; k++) {
-        call c = call_of(nn_cases[k].name, nn_cases[k].fn);
+        checked_op c = call_of(nn_cases[k].name, nn_cases[k].fn);
 
         for (int i = 0; i < GOLDEN_INPUTS; i++)
             if (c.in[i] != NULL)
@@ -192,12 +193,12 @@ static void indices_and_masks_of_other_dtypes_are_refused(void **state)
     oar_tensor *a = oar_ones(NULL, OAR_F32, OAR_SHAPE(3, 5));
     oar_tensor *b = oar_ones(NULL, OAR_F32, OAR_SHAPE(7));
 
-#define REFUSED(made)                                                  \
-    do {                                                               \
-        oar_clear_error();                                             \
-        assert_null(made);                                             \
-        assert_says(oar_last_error()->status, OAR_E_DTYPE, "[3, 5]");  \
-        assert_says(oar_last_error()->status, OAR_E_DTYPE, "f32 [7]"); \
+#define REFUSED(made)                                                        \
+    do {                                                                     \
+        oar_clear_error();                                                   \
+        assert_null(made);                                                   \
+        assert_fails_with(oar_last_error()->status, OAR_E_DTYPE, "[3, 5]");  \
+        assert_fails_with(oar_last_error()->status, OAR_E_DTYPE, "f32 [7]"); \
     } while (0)
     REFUSED(oar_index_select(NULL, a, 0, b));
     REFUSED(oar_take_along(NULL, a, 0, b));
@@ -223,11 +224,11 @@ static oar_tensor *ones(oar_shape shape)
 static void unfit(case_fn fn, const char *a_word, const char *b_word,
                   oar_tensor *x, oar_tensor *y, oar_tensor *z)
 {
-    call c = { a_word, fn, { x, y, z } };
+    checked_op c = { a_word, fn, { x, y, z } };
 
     expect(&c, 0, run(&c), OAR_E_SHAPE);
-    assert_says(oar_last_error()->status, OAR_E_SHAPE, a_word);
-    assert_says(oar_last_error()->status, OAR_E_SHAPE, b_word);
+    assert_fails_with(oar_last_error()->status, OAR_E_SHAPE, a_word);
+    assert_fails_with(oar_last_error()->status, OAR_E_SHAPE, b_word);
     release(&c);
 }
 

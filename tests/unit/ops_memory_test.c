@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every operation of ops_cases.h without memory: whichever allocation fails, it
- * says so and leaves nothing behind. And with memory: a step like the one
- * before asks for none. */
+ * says so and leaves nothing behind. With memory, a second step like the first
+ * allocates nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,16 +12,9 @@
 #include <oarsong/memory.h>
 
 #include "unit/ops_cases.h"
+#include "support/leak_check.h"
 
 enum { TOO_MANY = 200 };
-
-static oar_memory_stats memory(void)
-{
-    oar_memory_stats stats = { .size = sizeof stats };
-
-    OK(oar_memory_read(&stats));
-    return stats;
-}
 
 /* Runs the case forward and backward; the status of the whole. */
 static oar_status run_step(const op_case *c, oar_tape *tape, const leaves *l)
@@ -55,15 +48,15 @@ static int fails_at(const op_case *c, oar_dtype dtype, int spread, uint64_t n)
 
 static void fail_each(const op_case *c, oar_dtype dtype, int spread)
 {
-    uint64_t n = 1, live = memory().live;
+    uint64_t n = 1, live = memory_now().live;
 
     while (fails_at(c, dtype, spread, n))
         if (++n > TOO_MANY)
             fail_msg("%s never succeeds", c->name);
     assert_true(n > 1);
-    if (memory().live != live)
+    if (memory_now().live != live)
         fail_msg("%s leaves %d allocations behind", c->name,
-                 (int)(memory().live - live));
+                 (int)(memory_now().live - live));
 }
 
 static void every_allocation_may_fail(void **state)
@@ -94,7 +87,7 @@ static void without_a_tape_every_allocation_may_fail(void **state)
 {
     for (int i = 0; i < OP_CASES; i++) {
         leaves l = leaves_of(op_cases[i].name, OAR_F16, 0);
-        uint64_t live = memory().live;
+        uint64_t live = memory_now().live;
         oar_tensor *out = NULL;
 
         for (uint64_t n = 1; out == NULL && is_single(&op_cases[i]); n++) {
@@ -104,7 +97,7 @@ static void without_a_tape_every_allocation_may_fail(void **state)
             assert_true(n < TOO_MANY);
         }
         oar_tensor_release(out);
-        assert_int_equal(memory().live, live);
+        assert_int_equal(memory_now().live, live);
         release_leaves(&l);
     }
 }
@@ -112,11 +105,11 @@ static void without_a_tape_every_allocation_may_fail(void **state)
 static void pieces_are_given_back_when_one_fails(void **state)
 {
     oar_tensor *a = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3, 7)), *part[3];
-    uint64_t live = memory().live, n = 1;
+    uint64_t live = memory_now().live, n = 1;
 
     for (; oar_memory_fail_after(n), oar_chunk(NULL, a, 1, 3, part) != OAR_OK;
          n++)
-        assert_int_equal(memory().live, live);
+        assert_int_equal(memory_now().live, live);
     assert_int_equal(n, 4);
     for (int i = 0; i < 3; i++)
         oar_tensor_release(part[i]);
@@ -124,7 +117,7 @@ static void pieces_are_given_back_when_one_fails(void **state)
     for (n = 1; oar_memory_fail_after(n),
         oar_topk(NULL, a, 2, &part[0], &part[1]) != OAR_OK;
          n++)
-        assert_int_equal(memory().live, live);
+        assert_int_equal(memory_now().live, live);
     oar_memory_fail_after(0);
     oar_tensor_release(part[0]);
     oar_tensor_release(part[1]);
@@ -141,13 +134,13 @@ static void a_second_step_allocates_nothing(void **state)
         OK(oar_tape_create(&tape));
         for (int s = 0; s < 4; s++) {
             if (s == 1)
-                before = memory().allocations;
+                before = memory_now().allocations;
             OK(run_step(&op_cases[i], tape, &l));
             oar_tape_reset(tape);
         }
-        if (memory().allocations != before)
+        if (memory_now().allocations != before)
             fail_msg("%s: a step allocates %d times", op_cases[i].name,
-                     (int)(memory().allocations - before) / 2);
+                     (int)(memory_now().allocations - before) / 2);
         release_leaves(&l);
         oar_tape_destroy(tape);
     }

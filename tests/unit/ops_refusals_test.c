@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What operations say when they cannot: the status, and a sentence that names
- * the operation and the shapes. */
+/* What operations refuse: the status, and a sentence that names the operation
+ * and the shapes. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
 
-#include "support/says.h"
+#include "support/last_error.h"
 #include "tensor/tensor.h"
 
 /* The tensors that the operations are tried on. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations: against PyTorch's numbers, forward and backward, in f32 and f64;
- * on integers, on empty tensors; and what they say when they cannot. */
+ * on integers, on empty tensors; and what they refuse. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include <oarsong/tape.h>
 
 #include "golden/golden.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 /* ---- golden cases -------------------------------------------------------- */
 

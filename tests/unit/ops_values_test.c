@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations on the values that PyTorch's numbers do not cover: integers,
- * bools, NaN and infinity, ties, casts; on tensors of none and of one element;
- * and how a tensor reads as text. */
+/* Operations on values that PyTorch's numbers do not cover: integers, bools,
+ * NaN and infinity, ties, casts; on tensors without and with one element; and
+ * tensors as text. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
 
-#include "unit/rows.h"
+#include "unit/number_rows.h"
 
 /* ---- making -------------------------------------------------------------- */
 
@@ -246,7 +246,7 @@ static void quotients_by_the_least_numbers_have_slopes(void **state)
 }
 
 /* docs/differences-from-torch.md: PyTorch says something else to each. */
-static void slopes_and_values_that_pytorch_has_otherwise(void **state)
+static void slopes_and_values_that_differ_from_pytorch(void **state)
 {
     oar_tensor *a = ROW(OAR_F64, 20.5), *b, *c;
     oar_tape *tape;
@@ -458,7 +458,7 @@ static void expect_text(oar_tensor *a, const char *want)
     oar_tensor_release(a);
 }
 
-static void tensors_read_well(void **state)
+static void tensors_print_well(void **state)
 {
     oar_tensor *a = ROW(OAR_F32, 1, -2.5, 30, 0.125, NAN, 1e9);
     oar_tensor *m = oar_reshape(NULL, a, OAR_SHAPE(2, 3));
@@ -503,14 +503,14 @@ int main(void)
         cmocka_unit_test(functions_hold_at_their_ends),
         cmocka_unit_test(slopes_hold_at_their_ends),
         cmocka_unit_test(quotients_by_the_least_numbers_have_slopes),
-        cmocka_unit_test(slopes_and_values_that_pytorch_has_otherwise),
+        cmocka_unit_test(slopes_and_values_that_differ_from_pytorch),
         cmocka_unit_test(large_angles_are_turned_right),
         cmocka_unit_test(the_first_of_equals_gets_the_gradient),
         cmocka_unit_test(casts_convert_and_pass_gradients_between_floats),
         cmocka_unit_test(tensors_of_none_and_of_one_go_through),
         cmocka_unit_test(empty_tensors_are_joined_split_and_picked),
         cmocka_unit_test(contiguous_gives_the_same_tensor_if_it_is),
-        cmocka_unit_test(tensors_read_well),
+        cmocka_unit_test(tensors_print_well),
         cmocka_unit_test(long_tensors_leave_out_the_middle),
     };
 

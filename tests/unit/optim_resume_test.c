@@ -11,8 +11,8 @@
 
 #include <oarsong/optim.h>
 
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 enum { PARAMS = 3, COUNT = 7, KINDS = 6 };
 
@@ -168,19 +168,20 @@ static void what_cannot_be_described_is_refused(void **state)
     double lr = 7, decay = 7;
     int group = 7;
 
-    assert_says(oar_optim_describe(s.optim, &d), OAR_E_ARG, "size");
-    assert_says(oar_optim_describe(s.optim, NULL), OAR_E_ARG, "NULL");
-    assert_says(oar_optim_group_scales(s.optim, 2, &lr, &decay), OAR_E_ARG,
-                "group 2 of 2");
-    assert_says(oar_optim_group_scales(s.optim, -1, &lr, &decay), OAR_E_ARG,
-                "group -1");
-    assert_says(oar_optim_param_group(s.optim, PARAMS, &group), OAR_E_ARG,
-                "parameter 3 of 3");
+    assert_fails_with(oar_optim_describe(s.optim, &d), OAR_E_ARG, "size");
+    assert_fails_with(oar_optim_describe(s.optim, NULL), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_optim_group_scales(s.optim, 2, &lr, &decay),
+                      OAR_E_ARG, "group 2 of 2");
+    assert_fails_with(oar_optim_group_scales(s.optim, -1, &lr, &decay),
+                      OAR_E_ARG, "group -1");
+    assert_fails_with(oar_optim_param_group(s.optim, PARAMS, &group), OAR_E_ARG,
+                      "parameter 3 of 3");
     assert_true(lr == 7 && decay == 7 && group == 7);
     assert_int_equal(oar_optim_groups(NULL), 0);
     oar_clear_error();
-    assert_says(oar_optim_describe(NULL, &d), OAR_E_ARG, "NULL");
-    assert_says(oar_optim_param_group(NULL, 0, &group), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_optim_describe(NULL, &d), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_optim_param_group(NULL, 0, &group), OAR_E_ARG,
+                      "NULL");
     drop_scene(&s);
 }
 
@@ -271,7 +272,7 @@ static void a_hook_that_fails_ends_the_step_and_nothing_changes(void **state)
     OK(oar_optim_on_step(s.optim, watch_step, &second, NULL));
     write_grads(&s, 0);
     memcpy(before, oar_tensor_data(s.param[0]), sizeof before);
-    assert_says(oar_optim_step(s.optim), OAR_E_DATA, "step hook");
+    assert_fails_with(oar_optim_step(s.optim), OAR_E_DATA, "step hook");
     assert_int_equal(second.calls, 0);
     assert_memory_equal(before, oar_tensor_data(s.param[0]), sizeof before);
     assert_int_equal(oar_optim_steps(s.optim), 0);
@@ -281,11 +282,11 @@ static void a_hook_that_fails_ends_the_step_and_nothing_changes(void **state)
     OK(oar_optim_step(s.optim));
     assert_int_equal(second.calls, 1);
     assert_int_equal(oar_optim_steps(s.optim), 1);
-    assert_says(oar_optim_on_step(s.optim, NULL, NULL, NULL), OAR_E_ARG,
-                "function");
+    assert_fails_with(oar_optim_on_step(s.optim, NULL, NULL, NULL), OAR_E_ARG,
+                      "function");
     oar_clear_error();
-    assert_says(oar_optim_on_step(NULL, watch_step, NULL, NULL), OAR_E_ARG,
-                "NULL");
+    assert_fails_with(oar_optim_on_step(NULL, watch_step, NULL, NULL),
+                      OAR_E_ARG, "NULL");
     drop_scene(&s); /* with the hooks that are left */
 }
 
@@ -322,7 +323,7 @@ static void a_hook_without_memory_is_not_added(void **state)
 {
     scene s = make_scene(0);
 
-    census_fail_each(add_hook, s.optim);
+    fail_each_allocation(add_hook, s.optim);
     take_step(&s, 0);
     drop_scene(&s);
 }

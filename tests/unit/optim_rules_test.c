@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rules of the optimizers, number for number: twelve steps along given
- * gradients, as PyTorch took them (make_optim.py, make_adam.py); and going on
+ * gradients, as PyTorch took them (make_optim.py, make_adam.py); and continuing
  * from a copied state. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include <oarsong/optim.h>
 
 #include "golden/golden.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 enum { STEPS = 12, PARAMS = 3 };
 

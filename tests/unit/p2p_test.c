@@ -9,7 +9,7 @@
 #include <oarsong/shared.h>
 
 #include "link/shm/board.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 /* Around a ring of shared memory, whose messages have heads of 16 bytes. */
 static const size_t sizes[] = {
@@ -216,7 +216,7 @@ static oar_status come_unexpected(oar_group *g, void *arg)
     return OAR_OK;
 }
 
-static void messages_may_come_before_their_receives(void **state)
+static void messages_may_arrive_before_their_receives(void **state)
 {
     ranks_all(2, come_unexpected, NULL);
 }
@@ -294,8 +294,8 @@ static oar_status recv_misfit(oar_group *g, size_t bytes)
     unsigned char *data = malloc(bytes + 1);
 
     memset(data, 0x77, bytes + 1);
-    CHECK(says(oar_recv(g, bytes_at(data, bytes), 0, 9, NULL, NULL), OAR_E_SIZE,
-               "rank 0 with tag 9"));
+    CHECK(fails_with(oar_recv(g, bytes_at(data, bytes), 0, 9, NULL, NULL),
+                     OAR_E_SIZE, "rank 0 with tag 9"));
     CHECK(data[bytes] == 0x77);
     free(data);
     return OAR_OK;
@@ -397,7 +397,7 @@ static void messages_of_collectives_and_users_do_not_mix(void **state)
     unsetenv("OARSONG_ALGO");
 }
 
-/* Everybody sends to everybody, oneself included, and nobody waits first. */
+/* All ranks send to all ranks, themselves included, and none waits first. */
 static oar_status exchange_all(oar_group *g, void *arg)
 {
     enum { MAX = 5 };
@@ -485,7 +485,7 @@ static void messages_go_from_and_into_shared_memory(void **state)
     ranks_all(2, use_shared_memory, NULL);
 }
 
-/* ---- refused, and in vain ------------------------------------------------ */
+/* ---- refused calls and timeouts ------------------------------------------ */
 
 static oar_status refuse_messages(oar_group *g, void *arg)
 {
@@ -493,19 +493,21 @@ static oar_status refuse_messages(oar_group *g, void *arg)
     oar_span s = bytes_at(&x, sizeof x);
     oar_work *work = NULL;
 
-    CHECK(says(oar_send(g, s, n, 0, NULL, NULL), OAR_E_RANK, "send"));
-    CHECK(says(oar_send(g, s, -1, 0, NULL, &work), OAR_E_RANK, "rank -1"));
-    CHECK(says(oar_recv(g, s, n, 0, NULL, &work), OAR_E_RANK, "recv"));
-    CHECK(says(oar_recv(g, s, -7, 0, NULL, NULL), OAR_E_RANK, "rank -7"));
-    CHECK(says(oar_send(NULL, s, 0, 0, NULL, NULL), OAR_E_ARG, "group"));
-    CHECK(says(oar_recv(NULL, s, 0, 0, NULL, NULL), OAR_E_ARG, "group"));
-    CHECK(says(oar_send(g, bytes_at(NULL, 1), 0, 0, NULL, NULL), OAR_E_ARG,
-               "NULL"));
-    CHECK(says(oar_recv(g, oar_span_of(&x, 1, (oar_dtype)55), 0, 0, NULL, NULL),
-               OAR_E_DTYPE, "55"));
+    CHECK(fails_with(oar_send(g, s, n, 0, NULL, NULL), OAR_E_RANK, "send"));
+    CHECK(
+        fails_with(oar_send(g, s, -1, 0, NULL, &work), OAR_E_RANK, "rank -1"));
+    CHECK(fails_with(oar_recv(g, s, n, 0, NULL, &work), OAR_E_RANK, "recv"));
+    CHECK(fails_with(oar_recv(g, s, -7, 0, NULL, NULL), OAR_E_RANK, "rank -7"));
+    CHECK(fails_with(oar_send(NULL, s, 0, 0, NULL, NULL), OAR_E_ARG, "group"));
+    CHECK(fails_with(oar_recv(NULL, s, 0, 0, NULL, NULL), OAR_E_ARG, "group"));
+    CHECK(fails_with(oar_send(g, bytes_at(NULL, 1), 0, 0, NULL, NULL),
+                     OAR_E_ARG, "NULL"));
+    CHECK(fails_with(
+        oar_recv(g, oar_span_of(&x, 1, (oar_dtype)55), 0, 0, NULL, NULL),
+        OAR_E_DTYPE, "55"));
     s.device.kind = OAR_CUDA;
-    CHECK(says(oar_send(g, s, 0, 0, NULL, NULL), OAR_E_UNSUPPORTED,
-               "OARSONG_ENABLE_GPU_FALLBACK"));
+    CHECK(fails_with(oar_send(g, s, 0, 0, NULL, NULL), OAR_E_UNSUPPORTED,
+                     "OARSONG_ENABLE_GPU_FALLBACK"));
     CHECK(work == NULL);
     return pass_in_order(g, NULL);
 }
@@ -515,22 +517,22 @@ static void bad_peers_and_spans_are_refused_and_the_group_goes_on(void **state)
     ranks_all(2, refuse_messages, NULL);
 }
 
-static oar_status wait_in_vain(oar_group *g, void *arg)
+static oar_status wait_until_timeout(oar_group *g, void *arg)
 {
     oar_call_opts o = oar_call_opts_init();
     char x;
 
     o.timeout_ms = 50;
-    CHECK(says(oar_recv(g, bytes_at(&x, 1), 0, 3, &o, NULL), OAR_E_TIMEOUT,
-               "recv waited 50 ms for rank 0"));
+    CHECK(fails_with(oar_recv(g, bytes_at(&x, 1), 0, 3, &o, NULL),
+                     OAR_E_TIMEOUT, "recv waited 50 ms for rank 0"));
     CHECK(oar_last_error()->peer == 0);
-    CHECK(says(oar_barrier(g, NULL, NULL), OAR_E_TIMEOUT, "recv waited"));
+    CHECK(fails_with(oar_barrier(g, NULL, NULL), OAR_E_TIMEOUT, "recv waited"));
     return OAR_OK;
 }
 
-static void a_receive_that_waits_in_vain_times_out(void **state)
+static void a_receive_without_a_message_times_out(void **state)
 {
-    ranks_all(1, wait_in_vain, NULL);
+    ranks_all(1, wait_until_timeout, NULL);
 }
 
 /* What is there is named: the sender, or this rank, has the wrong tag. */
@@ -546,9 +548,10 @@ static oar_status ask_for_another_tag(oar_group *g, void *arg)
     }
     CHECK_OK(oar_probe_wait(g, 1, 8, 0, NULL));
     o.timeout_ms = 50;
-    CHECK(says(oar_recv(g, bytes_at(&x, 1), 1, 7, &o, NULL), OAR_E_TIMEOUT,
-               "from rank 1 there is a message of 1 bytes with tag 8, but this "
-               "receive wants tag 7"));
+    CHECK(fails_with(
+        oar_recv(g, bytes_at(&x, 1), 1, 7, &o, NULL), OAR_E_TIMEOUT,
+        "from rank 1 there is a message of 1 bytes with tag 8, but this "
+        "receive wants tag 7"));
     return OAR_OK;
 }
 
@@ -569,7 +572,7 @@ int main(void)
         cmocka_unit_test(messages_of_one_tag_arrive_in_order),
         cmocka_unit_test(receives_in_flight_are_filled_in_order),
         cmocka_unit_test(tags_are_received_in_any_order),
-        cmocka_unit_test(messages_may_come_before_their_receives),
+        cmocka_unit_test(messages_may_arrive_before_their_receives),
         cmocka_unit_test(a_small_message_is_received_before_a_large_one),
         cmocka_unit_test(sending_to_oneself_works),
         cmocka_unit_test(
@@ -581,7 +584,7 @@ int main(void)
         cmocka_unit_test(a_message_goes_on_when_its_handle_is_released),
         cmocka_unit_test(messages_go_from_and_into_shared_memory),
         cmocka_unit_test(bad_peers_and_spans_are_refused_and_the_group_goes_on),
-        cmocka_unit_test(a_receive_that_waits_in_vain_times_out),
+        cmocka_unit_test(a_receive_without_a_message_times_out),
         cmocka_unit_test(a_message_with_another_tag_is_named_at_the_timeout),
     };
 

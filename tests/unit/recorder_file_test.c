@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which box a process records in, and which ring a group gets. Every process
- * under test is a child, because a process has one box. */
+/* Which recorder file a process uses, and which ring a group gets. Every
+ * process under test is a child, because a process has one recorder file. */
 #include "support/ranks.h"
 
 #include <fcntl.h>
@@ -20,25 +20,25 @@
 #include "record/recorder_file_read.h"
 #include "comm/group/group.h"
 #include "record/recorder.h"
-#include "support/census.h"
-#include "support/crew.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/test_job.h"
+#include "support/last_error.h"
 
 static char folder[FOLDER_PATH], path[FOLDER_PATH + 32];
-static int box = -1;
+static int file = -1;
 
 static int set_up(void **state)
 {
     folder_make(folder);
     snprintf(path, sizeof path, "%s/rank-0.oarrec", folder);
-    OK(oari_recorder_file_make(5, &box));
+    OK(oari_recorder_file_make(5, &file));
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    folder_drop(folder);
-    close(box);
+    folder_remove(folder);
+    close(file);
     return 0;
 }
 
@@ -66,7 +66,7 @@ static int run(void (*fn)(void))
     return WIFSIGNALED(how) ? 128 + WTERMSIG(how) : WEXITSTATUS(how);
 }
 
-static void use_box(int fd)
+static void use_recorder_file(int fd)
 {
     char text[16];
 
@@ -88,7 +88,7 @@ static oari_recorder_copy load(void)
 {
     oari_recorder_copy image = { 0 };
 
-    OK(oari_recorder_file_load(box, &image));
+    OK(oari_recorder_file_load(file, &image));
     return image;
 }
 
@@ -98,16 +98,16 @@ static void record_and_die(void)
 {
     oar_group *g;
 
-    use_box(box);
+    use_recorder_file(file);
     setenv("OARSONG_EPOCH", "3", 1);
     g = make_group("mine");
-    IN_CHILD((fcntl(box, F_GETFD) & FD_CLOEXEC) != 0);
+    IN_CHILD((fcntl(file, F_GETFD) & FD_CLOEXEC) != 0);
     IN_CHILD(oar_barrier(g, NULL, NULL) == OAR_OK);
-    IN_CHILD(oari_recorder_fd(g->recorder) == box);
+    IN_CHILD(oari_recorder_fd(g->recorder) == file);
     raise(SIGKILL);
 }
 
-static void a_box_that_was_inherited_outlives_a_kill(void **state)
+static void a_recorder_file_that_was_inherited_outlives_a_kill(void **state)
 {
     oari_recorder_copy image;
     const oari_ring *ring;
@@ -117,7 +117,7 @@ static void a_box_that_was_inherited_outlives_a_kill(void **state)
     assert_int_equal(atomic_load(&image.box->head.owner), 0);
     assert_int_equal(image.rings, 0);
     oari_recorder_copy_clear(&image);
-    fcntl(box, F_SETFD, 0); /* as a launcher passes it on */
+    fcntl(file, F_SETFD, 0); /* as a launcher passes it on */
     assert_int_equal(run(record_and_die), 128 + SIGKILL);
     image = load();
     assert_int_equal(image.box->head.rank, 5); /* the launcher's word */
@@ -138,12 +138,12 @@ static void a_box_that_was_inherited_outlives_a_kill(void **state)
 
 static void exit_with_a_group(void)
 {
-    use_box(box);
+    use_recorder_file(file);
     make_group("left");
     exit(0);
 }
 
-static void an_exit_is_told_from_a_death(void **state)
+static void an_exit_is_distinguished_from_a_death(void **state)
 {
     oari_recorder_copy image;
 
@@ -158,7 +158,7 @@ static void end_in_order(void)
 {
     oar_group *g;
 
-    use_box(box);
+    use_recorder_file(file);
     g = make_group("first");
     oar_group_destroy(g);
     g = make_group("first");
@@ -166,7 +166,7 @@ static void end_in_order(void)
     oar_group_destroy(g);
 }
 
-static void groups_of_one_name_are_told_apart_and_faults_kept(void **state)
+static void groups_of_one_name_are_distinguished_and_faults_kept(void **state)
 {
     oari_recorder_copy image;
 
@@ -227,22 +227,22 @@ static void try_nonsense(void)
     expect_another(text);
 }
 
-static void a_descriptor_that_is_no_box_is_not_used(void **state)
+static void a_descriptor_that_is_no_recorder_file_is_not_used(void **state)
 {
     assert_int_equal(run(try_nonsense), 0);
 }
 
 /* A child of a rank that runs a program of ours beside it. */
-static void share_the_box(void)
+static void share_the_file(void)
 {
     oar_group *g;
     int how;
     pid_t pid;
 
-    use_box(box);
+    use_recorder_file(file);
     g = make_group("parent");
     if ((pid = fork()) == 0) {
-        IN_CHILD(fcntl(box, F_GETFD) < 0); /* closed in the child */
+        IN_CHILD(fcntl(file, F_GETFD) < 0); /* closed in the child */
         oar_log_to(hear, NULL, OAR_LOG_WARN);
         make_group("child");
         _exit(0);
@@ -251,34 +251,34 @@ static void share_the_box(void)
     oar_group_destroy(g);
 }
 
-static void try_the_box_of_another(void)
+static void try_the_file_of_another(void)
 {
     oar_group *g;
 
-    use_box(box);
+    use_recorder_file(file);
     oar_log_to(hear, NULL, OAR_LOG_WARN);
     g = make_group("intruder");
-    _exit(warned == 1 && oari_recorder_fd(g->recorder) != box ? 0 : 1);
+    _exit(warned == 1 && oari_recorder_fd(g->recorder) != file ? 0 : 1);
 }
 
-static void hold_the_box(void)
+static void hold_the_file(void)
 {
-    use_box(box);
+    use_recorder_file(file);
     make_group("owner");
-    fcntl(box, F_SETFD, 0);
-    oari_fork_forget(box); /* the child gets it all the same */
-    IN_CHILD(run(try_the_box_of_another) == 0);
+    fcntl(file, F_SETFD, 0);
+    oari_fork_forget(file); /* the child gets it all the same */
+    IN_CHILD(run(try_the_file_of_another) == 0);
 }
 
-static void only_one_process_at_a_time_writes_in_a_box(void **state)
+static void only_one_process_at_a_time_writes_to_a_recorder_file(void **state)
 {
     oari_recorder_copy image;
 
-    assert_int_equal(run(share_the_box), 0);
+    assert_int_equal(run(share_the_file), 0);
     image = load();
     assert_int_equal(image.rings, 1);
     oari_recorder_copy_clear(&image);
-    assert_int_equal(run(hold_the_box), 0); /* the first is gone by now */
+    assert_int_equal(run(hold_the_file), 0); /* the first is gone by now */
     image = load();
     assert_int_equal(image.rings, 2);
     assert_string_equal(image.box->ring[1].group, "owner");
@@ -293,20 +293,20 @@ static void make_many(void)
     oar_record r = oar_record_init();
     char name[32];
 
-    use_box(box);
+    use_recorder_file(file);
     for (int i = 0; i < OARI_FILE_RINGS + 2; i++) {
         snprintf(name, sizeof name, "g%d", i);
         g[i] = make_group(name);
         IN_CHILD(oar_barrier(g[i], NULL, NULL) == OAR_OK);
     }
-    IN_CHILD(oari_recorder_fd(g[OARI_FILE_RINGS]->recorder) != box);
+    IN_CHILD(oari_recorder_fd(g[OARI_FILE_RINGS]->recorder) != file);
     IN_CHILD(oar_recorder_read(g[OARI_FILE_RINGS + 1], 0, 0, &r) == OAR_OK);
     for (int i = 0; i < OARI_FILE_RINGS; i++)
         IN_CHILD(oar_recorder_read(g[i], 0, 0, &r) == OAR_OK);
     oar_group_destroy(g[7]);
     oar_group_destroy(g[3]);
     g[7] = make_group("in place of 7"); /* which ended first */
-    IN_CHILD(oari_recorder_fd(g[7]->recorder) == box);
+    IN_CHILD(oari_recorder_fd(g[7]->recorder) == file);
     IN_CHILD(oar_recorder_read(g[7], 0, 0, &r) == OAR_E_NOT_FOUND);
     raise(SIGKILL);
 }
@@ -335,7 +335,7 @@ static void outlive_a_ring(void)
                             .file = "x.c" };
     oar_record record;
 
-    use_box(box);
+    use_recorder_file(file);
     for (int i = 0; i < OARI_FILE_RINGS; i++)
         IN_CHILD(oari_recorder_create("old", 0, 1, &r[i]) == OAR_OK);
     oari_recorder_post(r[9], 1, &call, OARI_POSTED);
@@ -349,9 +349,9 @@ static void outlive_a_ring(void)
     IN_CHILD(oari_recorder_newest(view, 0, &record) == OAR_E_NOT_FOUND);
     IN_CHILD(oari_recorder_by_sequence(view, 1, &record) == OAR_E_NOT_FOUND);
     oari_recorder_unmap(view);
-    IN_CHILD(oari_recorder_map(box, 5, &view) == OAR_E_DATA);
-    IN_CHILD(oari_recorder_map(box, OARI_FILE_BYTES, &view) == OAR_E_DATA);
-    IN_CHILD(oari_recorder_map(box, 0, &view) == OAR_E_DATA); /* the head */
+    IN_CHILD(oari_recorder_map(file, 5, &view) == OAR_E_DATA);
+    IN_CHILD(oari_recorder_map(file, OARI_FILE_BYTES, &view) == OAR_E_DATA);
+    IN_CHILD(oari_recorder_map(file, 0, &view) == OAR_E_DATA); /* the head */
     IN_CHILD(oari_recorder_map(0, OARI_FILE_UNIT, &view) == OAR_E_DATA);
     IN_CHILD(oari_recorder_map(-1, OARI_FILE_UNIT, &view) == OAR_E_DATA);
 }
@@ -419,7 +419,7 @@ static void run_threads(void)
     IN_CHILD(oar_sim_run(3, meet, NULL) == OAR_OK);
 }
 
-static void ranks_that_are_threads_share_a_box(void **state)
+static void ranks_that_are_threads_share_a_recorder_file(void **state)
 {
     unsigned seen = 0;
     oari_recorder_copy image;
@@ -500,26 +500,27 @@ static void the_members_of_a_part_are_recorded_as_ranks_of_the_world(void **s)
     assert_int_equal(ranks_run("sim", 3, NULL, look_at_members, NULL), OAR_OK);
 }
 
-#define BOX(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define RECORDER_FILE(test) \
+    cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        BOX(a_box_that_was_inherited_outlives_a_kill),
-        BOX(an_exit_is_told_from_a_death),
-        BOX(groups_of_one_name_are_told_apart_and_faults_kept),
-        BOX(a_descriptor_that_is_no_box_is_not_used),
-        BOX(only_one_process_at_a_time_writes_in_a_box),
-        BOX(when_all_rings_are_taken_the_one_that_ended_first_goes),
-        BOX(a_view_of_a_ring_ends_with_its_group),
-        BOX(a_process_goes_on_in_its_file_and_the_next_replaces_it),
-        BOX(ranks_that_are_threads_share_a_box),
+        RECORDER_FILE(a_recorder_file_that_was_inherited_outlives_a_kill),
+        RECORDER_FILE(an_exit_is_distinguished_from_a_death),
+        RECORDER_FILE(groups_of_one_name_are_distinguished_and_faults_kept),
+        RECORDER_FILE(a_descriptor_that_is_no_recorder_file_is_not_used),
+        RECORDER_FILE(only_one_process_at_a_time_writes_to_a_recorder_file),
+        RECORDER_FILE(when_all_rings_are_taken_the_one_that_ended_first_goes),
+        RECORDER_FILE(a_view_of_a_ring_ends_with_its_group),
+        RECORDER_FILE(a_process_goes_on_in_its_file_and_the_next_replaces_it),
+        RECORDER_FILE(ranks_that_are_threads_share_a_recorder_file),
         cmocka_unit_test(
             the_members_of_a_part_are_recorded_as_ranks_of_the_world),
         cmocka_unit_test(messages_have_tags_and_collectives_numbers),
     };
 
-    crew_looks_for_leaks = 0; /* children end with groups that they have */
+    test_job_checks_leaks = 0; /* children end with groups that they have */
     unsetenv("OARSONG_RECORDER_DIR");
     unsetenv("OARSONG_RECORDER_FD");
     unsetenv("OARSONG_EPOCH");

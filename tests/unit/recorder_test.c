@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each rank did last: read by itself, by its peers, and from a file after
- * its death; while it is being written, and when it is not what it says. */
+/* What each rank did last, read by itself, by its peers, and from a file after
+ * its death; while it is being written, and when it is damaged. */
 #include "support/ranks.h"
 
 #include <fcntl.h>
@@ -21,8 +21,8 @@
 
 #include "base/clock.h"
 #include "record/recorder.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 static oar_group *make_group(const char *name)
 {
@@ -175,8 +175,8 @@ static void the_oldest_make_room_for_the_newest(void **state)
     }
     for (int i = 0; i < OAR_RECORDS; i++)
         assert_int_equal(read_own(g, i).sequence, OAR_RECORDS + 100 - i);
-    assert_says(oar_recorder_read(g, 0, OAR_RECORDS, &r), OAR_E_NOT_FOUND,
-                "record 512");
+    assert_fails_with(oar_recorder_read(g, 0, OAR_RECORDS, &r), OAR_E_NOT_FOUND,
+                      "record 512");
     oar_group_destroy(g);
 }
 
@@ -186,15 +186,17 @@ static void what_cannot_be_read_is_refused(void **state)
     oar_record r = oar_record_init(), sizeless = { 0 };
 
     r.count = 77;
-    assert_says(oar_recorder_read(g, 0, 0, &r), OAR_E_NOT_FOUND, "record 0");
+    assert_fails_with(oar_recorder_read(g, 0, 0, &r), OAR_E_NOT_FOUND,
+                      "record 0");
     assert_int_equal(oar_barrier(g, NULL, NULL), OAR_OK);
-    assert_says(oar_recorder_read(NULL, 0, 0, &r), OAR_E_ARG, "group");
-    assert_says(oar_recorder_read(g, 1, 0, &r), OAR_E_RANK, "rank 1");
-    assert_says(oar_recorder_read(g, -1, 0, &r), OAR_E_RANK, "rank -1");
-    assert_says(oar_recorder_read(g, 0, -1, &r), OAR_E_NOT_FOUND, "-1");
-    assert_says(oar_recorder_read(g, 0, 1, &r), OAR_E_NOT_FOUND, "record 1");
-    assert_says(oar_recorder_read(g, 0, 0, NULL), OAR_E_ARG, "NULL");
-    assert_says(oar_recorder_read(g, 0, 0, &sizeless), OAR_E_ARG, "size");
+    assert_fails_with(oar_recorder_read(NULL, 0, 0, &r), OAR_E_ARG, "group");
+    assert_fails_with(oar_recorder_read(g, 1, 0, &r), OAR_E_RANK, "rank 1");
+    assert_fails_with(oar_recorder_read(g, -1, 0, &r), OAR_E_RANK, "rank -1");
+    assert_fails_with(oar_recorder_read(g, 0, -1, &r), OAR_E_NOT_FOUND, "-1");
+    assert_fails_with(oar_recorder_read(g, 0, 1, &r), OAR_E_NOT_FOUND,
+                      "record 1");
+    assert_fails_with(oar_recorder_read(g, 0, 0, NULL), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_recorder_read(g, 0, 0, &sizeless), OAR_E_ARG, "size");
     assert_int_equal(r.count, 77);
     oar_group_destroy(g);
 }
@@ -352,7 +354,7 @@ static oar_status read_peers(oar_group *g, void *arg)
         CHECK(strcmp(r.label, own_label[p]) == 0);
         CHECK(strncmp(r.site, "recorder_test.c:", 16) == 0);
     }
-    CHECK(says(oar_recorder_read(g, 3, 0, &r), OAR_E_RANK, "rank 3"));
+    CHECK(fails_with(oar_recorder_read(g, 3, 0, &r), OAR_E_RANK, "rank 3"));
     return oar_barrier(g, NULL, NULL);
 }
 
@@ -369,8 +371,8 @@ static oar_status read_hidden(oar_group *g, void *arg)
 
     CHECK_OK(oar_barrier(g, NULL, NULL));
     CHECK_OK(oar_recorder_read(g, oar_group_rank(g), 0, &r));
-    CHECK(says(oar_recorder_read(g, other, 0, &r), OAR_E_UNAVAILABLE,
-               "cannot be seen"));
+    CHECK(fails_with(oar_recorder_read(g, other, 0, &r), OAR_E_UNAVAILABLE,
+                     "cannot be seen"));
     return OAR_OK;
 }
 
@@ -398,7 +400,7 @@ static int make_folder(void **state)
 static int drop_folder(void **state)
 {
     unsetenv("OARSONG_RECORDER_DIR");
-    folder_drop(folder);
+    folder_remove(folder);
     return 0;
 }
 
@@ -419,8 +421,8 @@ static void a_file_outlives_its_group(void **state)
     assert_int_equal(oar_recorder_read_file(path, 0, &r), OAR_OK);
     assert_int_equal(r.kind, OAR_COLL_BARRIER);
     assert_int_equal(r.state, OAR_RECORD_DONE);
-    assert_says(oar_recorder_read_file(path, 1, &r), OAR_E_NOT_FOUND,
-                "record 1");
+    assert_fails_with(oar_recorder_read_file(path, 1, &r), OAR_E_NOT_FOUND,
+                      "record 1");
 }
 
 static void a_file_survives_the_kill_of_its_writer(void **state)
@@ -482,14 +484,14 @@ static void a_group_may_have_a_slash_in_its_name(void **state)
 
 static void a_folder_that_is_not_there_is_named(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     oar_group *g = NULL;
 
     setenv("OARSONG_RECORDER_DIR", "/proc/no/where", 1);
-    assert_says(oar_group_create(NULL, 0, 1, NULL, &g), OAR_E_SYSTEM,
-                "/proc/no/where");
+    assert_fails_with(oar_group_create(NULL, 0, 1, NULL, &g), OAR_E_SYSTEM,
+                      "/proc/no/where");
     assert_null(g);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 /* ---- files that are not what they say ------------------------------------ */
@@ -532,18 +534,19 @@ static void a_file_of_another_kind_is_refused(void **state)
     unsigned char *data = good_bytes(&bytes);
 
     assert_int_equal(read_bytes(data, bytes, &r), OAR_OK);
-    assert_says(read_bytes(data, bytes - 1, &r), OAR_E_NOT_FOUND, "record 0");
-    assert_says(read_bytes(data, OARI_FILE_UNIT - 1, &r), OAR_E_DATA,
-                "not a recorder");
-    assert_says(read_bytes(data, 0, &r), OAR_E_DATA, "not a recorder");
+    assert_fails_with(read_bytes(data, bytes - 1, &r), OAR_E_NOT_FOUND,
+                      "record 0");
+    assert_fails_with(read_bytes(data, OARI_FILE_UNIT - 1, &r), OAR_E_DATA,
+                      "not a recorder");
+    assert_fails_with(read_bytes(data, 0, &r), OAR_E_DATA, "not a recorder");
     data[0] ^= 1;
-    assert_says(read_bytes(data, bytes, &r), OAR_E_DATA, "recorder");
+    assert_fails_with(read_bytes(data, bytes, &r), OAR_E_DATA, "recorder");
     data[0] ^= 1;
     data[8] ^= 1; /* the version */
-    assert_says(read_bytes(data, bytes, &r), OAR_E_DATA, "version");
-    assert_says(oar_recorder_read_file("/no/such/file", 0, &r), OAR_E_SYSTEM,
-                "/no/such/file");
-    assert_says(oar_recorder_read_file(NULL, 0, &r), OAR_E_ARG, "path");
+    assert_fails_with(read_bytes(data, bytes, &r), OAR_E_DATA, "version");
+    assert_fails_with(oar_recorder_read_file("/no/such/file", 0, &r),
+                      OAR_E_SYSTEM, "/no/such/file");
+    assert_fails_with(oar_recorder_read_file(NULL, 0, &r), OAR_E_ARG, "path");
     assert_int_not_equal(oar_recorder_read_file("/dev/null", 0, &r), OAR_OK);
     assert_int_not_equal(oar_recorder_read_file(folder, 0, &r), OAR_OK);
     free(data);
@@ -587,11 +590,11 @@ static void no_bytes_of_a_file_are_trusted(void **state)
 
 enum { READS = 200000, PATIENCE_MS = 20000, LINES = 100 };
 
-typedef struct writer {
+typedef struct recording_thread {
     oari_recorder *recorder;
     _Atomic int enough;
     uint64_t last;
-} writer;
+} recording_thread;
 
 static oari_operation call_of(uint64_t sequence)
 {
@@ -609,7 +612,7 @@ static oari_operation call_of(uint64_t sequence)
 
 static void *write_records(void *arg)
 {
-    writer *w = arg;
+    recording_thread *w = arg;
 
     do {
         oari_operation call = call_of(++w->last);
@@ -639,7 +642,7 @@ static int is_whole(const oar_record *r)
 
 static void a_reader_never_sees_half_a_record(void **state)
 {
-    writer w = { NULL, 0, 0 };
+    recording_thread w = { NULL, 0, 0 };
     int64_t deadline = oari_deadline(PATIENCE_MS);
     oar_record r = oar_record_init();
     const void *base;

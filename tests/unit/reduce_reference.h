@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* unit/reduce_reference.h: what a reduction should give, one element at a time,
- * written without a thought for speed. */
+ * written without regard to speed. */
 #ifndef TEST_UNIT_REDUCE_REFERENCE_H
 #define TEST_UNIT_REDUCE_REFERENCE_H
 

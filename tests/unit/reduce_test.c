@@ -30,7 +30,7 @@ enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 /* ---- running a case ------------------------------------------------------ */
 
-typedef struct trial {
+typedef struct reduce_case {
     oar_reduce_op_kind kind;
     oar_dtype dtype;
     size_t count;
@@ -38,7 +38,7 @@ typedef struct trial {
     int in_place; /* destination i is source i, as far as there are both */
     const double *factor;
     double divisor;
-} trial;
+} reduce_case;
 
 static char pool[2 * MOST + 2][COUNT_MOST * 8 + 64];
 
@@ -48,7 +48,7 @@ static char *slot(int i)
     return pool[i] + 1 + i % 13;
 }
 
-static void fill_sources(const trial *t)
+static void fill_sources(const reduce_case *t)
 {
     size_t size = oar_dtype_size(t->dtype);
     uint64_t seed = 99 + t->count + (uint64_t)t->kind * 31;
@@ -58,7 +58,7 @@ static void fill_sources(const trial *t)
             random_element(t->dtype, slot(s) + i * size, &seed);
 }
 
-static void check_result(const trial *t, const char *isa, const char *got,
+static void check_result(const reduce_case *t, const char *isa, const char *got,
                          const char *want)
 {
     size_t size = oar_dtype_size(t->dtype);
@@ -75,7 +75,7 @@ static void check_result(const trial *t, const char *isa, const char *got,
         assert_int_equal((unsigned char)got[t->count * size], GUARD);
 }
 
-static void run_on(const char *isa, const trial *t, oari_reduction *r,
+static void run_on(const char *isa, const reduce_case *t, oari_reduction *r,
                    void **destination, const char *want)
 {
     size_t bytes = t->count * oar_dtype_size(t->dtype);
@@ -96,7 +96,7 @@ static void run_on(const char *isa, const trial *t, oari_reduction *r,
         check_result(t, isa, destination[i], want);
 }
 
-static void check(const trial *t)
+static void check(const reduce_case *t)
 {
     static char want[COUNT_MOST * 8];
     const void *source[MOST];
@@ -135,8 +135,8 @@ static void try_counts(oar_reduce_op_kind kind, oar_dtype dtype)
     static const size_t counts[] = { 0, 1, 3, 7, 17, 100, 1000, 65537 };
 
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        check(&(trial){ kind, dtype, counts[i], .sources = 2,
-                        .destinations = 1 });
+        check(&(reduce_case){ kind, dtype, counts[i], .sources = 2,
+                              .destinations = 1 });
 }
 
 static void any_count_works(void **state)
@@ -149,7 +149,7 @@ static void try_shapes(oar_reduce_op_kind kind, oar_dtype dtype)
     static const int numbers[] = { 1, 2, 3, 5, 8, 16 };
 
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        trial t = { kind, dtype, .count = 211, .sources = numbers[i] };
+        reduce_case t = { kind, dtype, .count = 211, .sources = numbers[i] };
 
         for (t.destinations = 1; t.destinations <= 3; t.destinations++)
             check(&t);
@@ -170,8 +170,9 @@ static void try_in_place(oar_reduce_op_kind kind, oar_dtype dtype)
 
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (size_t count = 3; count < 1000; count += 330)
-            check(&(trial){ kind, dtype, count, .sources = shapes[i][0],
-                            .destinations = shapes[i][1], .in_place = 1 });
+            check(&(reduce_case){ kind, dtype, count, .sources = shapes[i][0],
+                                  .destinations = shapes[i][1],
+                                  .in_place = 1 });
 }
 
 static void a_destination_may_be_a_source(void **state)
@@ -185,10 +186,10 @@ static void try_scaling(oar_dtype dtype, const double *factor, double divisor)
 
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (size_t count = 7; count < 1000; count += 480)
-            check(&(trial){ OAR_REDUCE_OP_SUM, dtype, count,
-                            .sources = shapes[i][0],
-                            .destinations = shapes[i][1], .factor = factor,
-                            .divisor = divisor });
+            check(&(reduce_case){ OAR_REDUCE_OP_SUM, dtype, count,
+                                  .sources = shapes[i][0],
+                                  .destinations = shapes[i][1],
+                                  .factor = factor, .divisor = divisor });
 }
 
 static void factors_and_divisors_are_applied(void **state)

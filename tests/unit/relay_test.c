@@ -12,63 +12,64 @@
 #include "base/alloc.h"
 #include "link/match.h"
 #include "link/relay.h"
-#include "support/census.h"
+#include "support/leak_check.h"
 
 enum { RANKS = 3, EAGER = 100, LANES = 5, MOST = 4096 };
 #define ANY_TAG UINT64_MAX
 
-typedef struct block {
+typedef struct relay_block {
     oari_parcel *parcel;
     int from, to; /* of a get: from may be -1 */
-} block;
+} relay_block;
 
-/* What is under way in the whole town, in the order started. */
-typedef struct town {
-    block put[MOST], get[MOST];
+/* What is in flight between all ranks, in the order started. */
+typedef struct relay_ranks {
+    relay_block put[MOST], get[MOST];
     int puts, gets;
     int mixed, no_drop;
     oari_parcel *kept[8]; /* that were not let go of */
     int kept_count;
     int fail_puts; /* every put from now on fails */
     uint64_t random;
-    struct seat {
-        struct town *town;
+    struct relay_rank {
+        struct relay_ranks *ranks;
         int rank;
-    } seat[RANKS];
+    } rank_of[RANKS];
     oari_relay *relay[RANKS];
-    census before;
-} town;
+    leak_check before;
+} relay_ranks;
 
 static oar_status put(void *self, oari_parcel *parcel)
 {
-    struct seat *seat = self;
-    town *t = seat->town;
+    struct relay_rank *rank_of = self;
+    relay_ranks *t = rank_of->ranks;
 
     if (t->fail_puts)
         return oar_backend_fail(OAR_E_SYSTEM, "the courier is ill");
     assert_true(t->puts < MOST && parcel->lane < LANES && !parcel->done);
-    t->put[t->puts++] = (block){ parcel, seat->rank, parcel->peer };
+    t->put[t->puts++] = (relay_block){ parcel, rank_of->rank, parcel->peer };
     return OAR_OK;
 }
 
 static oar_status get(void *self, oari_parcel *parcel)
 {
-    struct seat *seat = self;
-    town *t = seat->town;
+    struct relay_rank *rank_of = self;
+    relay_ranks *t = rank_of->ranks;
 
     assert_true(t->gets < MOST && parcel->lane < LANES && !parcel->done);
     assert_true(parcel->peer >= 0 || (t->mixed && parcel->lane == 0));
-    t->get[t->gets++] = (block){ parcel, parcel->peer, seat->rank };
+    t->get[t->gets++] = (relay_block){ parcel, parcel->peer, rank_of->rank };
     return OAR_OK;
 }
 
-static void remove_block(block *list, int *count, int at)
+static void remove_block(relay_block *list, int *count, int at)
 {
     memmove(list + at, list + at + 1, (size_t)(*count - at - 1) * sizeof *list);
     --*count;
 }
 
-static int find_parcel(const block *list, int count, const oari_parcel *parcel)
+static int find_parcel(const relay_block *list, int count,
+                       const oari_parcel *parcel)
 {
     int at = 0;
 
@@ -79,7 +80,7 @@ static int find_parcel(const block *list, int count, const oari_parcel *parcel)
 
 static int drop(void *self, oari_parcel *parcel)
 {
-    town *t = ((struct seat *)self)->town;
+    relay_ranks *t = ((struct relay_rank *)self)->ranks;
     int at = find_parcel(t->put, t->puts, parcel);
 
     if (at < t->puts)
@@ -91,30 +92,32 @@ static int drop(void *self, oari_parcel *parcel)
     return !t->no_drop;
 }
 
-static void open_town(town *t, int mixed)
+static void open_ranks(relay_ranks *t, int mixed)
 {
     memset(t, 0, sizeof *t);
-    t->before = census_take();
+    t->before = leak_check_begin();
     t->mixed = mixed;
     t->random = 88172645463325252u;
     for (int r = 0; r < RANKS; r++) {
-        oari_courier courier = { put, get, drop, &t->seat[r], LANES, mixed };
-        t->seat[r].town = t;
-        t->seat[r].rank = r;
+        oari_courier transport_ops = { put,   get,  drop, &t->rank_of[r],
+                                       LANES, mixed };
+        t->rank_of[r].ranks = t;
+        t->rank_of[r].rank = r;
         assert_int_equal(
-            oari_relay_create(&courier, r, RANKS, EAGER, &t->relay[r]), OAR_OK);
+            oari_relay_create(&transport_ops, r, RANKS, EAGER, &t->relay[r]),
+            OAR_OK);
     }
 }
 
-static void close_town(town *t)
+static void close_ranks(relay_ranks *t)
 {
     for (int r = 0; r < RANKS; r++)
         oari_relay_destroy(t->relay[r]);
     assert_int_equal(t->puts + t->gets, 0);
-    census_expect(&t->before);
+    leak_check_end(&t->before);
 }
 
-static uint64_t draw(town *t, uint64_t below)
+static uint64_t draw(relay_ranks *t, uint64_t below)
 {
     t->random ^= t->random << 13;
     t->random ^= t->random >> 7;
@@ -124,14 +127,14 @@ static uint64_t draw(town *t, uint64_t below)
 
 /* ---- delivering ---------------------------------------------------------- */
 
-static int same_way(const block *a, const block *b)
+static int same_way(const relay_block *a, const relay_block *b)
 {
     return a->from == b->from && a->to == b->to &&
            a->parcel->lane == b->parcel->lane;
 }
 
 /* Whether no earlier one goes the same way. */
-static int is_first(const town *t, int at)
+static int is_first(const relay_ranks *t, int at)
 {
     for (int i = 0; i < at; i++)
         if (same_way(&t->put[i], &t->put[at]))
@@ -139,7 +142,7 @@ static int is_first(const town *t, int at)
     return 1;
 }
 
-static int find_get(const town *t, const block *p)
+static int find_get(const relay_ranks *t, const relay_block *p)
 {
     for (int i = 0; i < t->gets; i++)
         if (t->get[i].to == p->to &&
@@ -149,7 +152,7 @@ static int find_get(const town *t, const block *p)
     return -1;
 }
 
-static int deliver(town *t, int at)
+static int deliver(relay_ranks *t, int at)
 {
     oari_parcel *p = t->put[at].parcel, *g;
     int to = find_get(t, &t->put[at]);
@@ -168,7 +171,7 @@ static int deliver(town *t, int at)
 }
 
 /* One block, any that may come now; 0: none can. */
-static int deliver_one(town *t)
+static int deliver_one(relay_ranks *t)
 {
     int start = t->puts != 0 ? (int)draw(t, (uint64_t)t->puts) : 0;
 
@@ -178,14 +181,14 @@ static int deliver_one(town *t)
     return 0;
 }
 
-static void look(town *t)
+static void look(relay_ranks *t)
 {
     for (int r = 0; r < RANKS; r++)
         assert_int_equal(oari_relay_progress(t->relay[r]), OAR_OK);
 }
 
 /* Until nothing moves. */
-static void settle(town *t)
+static void settle(relay_ranks *t)
 {
     look(t);
     while (deliver_one(t))
@@ -215,12 +218,12 @@ static oar_transfer from_any(void *data, size_t bytes)
     return t;
 }
 
-static void send(town *t, int rank, oar_transfer *transfer)
+static void send_message(relay_ranks *t, int rank, oar_transfer *transfer)
 {
     assert_int_equal(oari_relay_send(t->relay[rank], transfer), OAR_OK);
 }
 
-static void receive(town *t, int rank, oar_transfer *transfer)
+static void receive_message(relay_ranks *t, int rank, oar_transfer *transfer)
 {
     assert_int_equal(oari_relay_recv(t->relay[rank], transfer), OAR_OK);
 }
@@ -233,7 +236,7 @@ static void receive(town *t, int rank, oar_transfer *transfer)
 static void every_size_arrives_whichever_side_is_first(void **state)
 {
     static const size_t sizes[] = { 0, 1, 99, 100, 101, 3001, 70001 };
-    town *t = *state;
+    relay_ranks *t = *state;
 
     for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
         size_t bytes = sizes[i / 2];
@@ -242,11 +245,11 @@ static void every_size_arrives_whichever_side_is_first(void **state)
         oar_transfer r = message(0, 7, in, bytes);
         memset(out, (int)i + 1, bytes);
         if (i % 2 == 0)
-            receive(t, 1, &r);
-        send(t, 0, &s);
+            receive_message(t, 1, &r);
+        send_message(t, 0, &s);
         settle(t);
         if (i % 2 == 1)
-            receive(t, 1, &r);
+            receive_message(t, 1, &r);
         settle(t);
         assert_ended(s, OAR_OK);
         assert_ended(r, OAR_OK);
@@ -259,10 +262,10 @@ static void every_size_arrives_whichever_side_is_first(void **state)
 
 enum { MANY = 90 };
 
-typedef struct letters {
+typedef struct test_messages {
     unsigned char *out[MANY], *in[MANY];
     oar_transfer send[MANY], receive[MANY];
-} letters;
+} test_messages;
 
 static size_t size_of(int i)
 {
@@ -272,8 +275,8 @@ static size_t size_of(int i)
 /* Sizes tell which message came: order holds for any mix of small and large. */
 static void messages_of_a_pair_and_tag_come_in_the_order_sent(void **state)
 {
-    town *t = *state;
-    letters *l = calloc(1, sizeof *l);
+    relay_ranks *t = *state;
+    test_messages *l = calloc(1, sizeof *l);
 
     for (int i = 0; i < MANY; i++) {
         l->out[i] = malloc(1000);
@@ -282,16 +285,16 @@ static void messages_of_a_pair_and_tag_come_in_the_order_sent(void **state)
         l->send[i] = message(2, 3, l->out[i], size_of(i));
         l->receive[i] = message(0, 3, l->in[i], size_of(i));
         l->send[i].synchronous = i % 7 == 0;
-        send(t, 0, &l->send[i]);
+        send_message(t, 0, &l->send[i]);
         if (draw(t, 2))
             deliver_one(t);
         if (draw(t, 2))
             look(t);
         if (i >= 10)
-            receive(t, 2, &l->receive[i - 10]);
+            receive_message(t, 2, &l->receive[i - 10]);
     }
     for (int i = MANY - 10; i < MANY; i++)
-        receive(t, 2, &l->receive[i]);
+        receive_message(t, 2, &l->receive[i]);
     settle(t);
     for (int i = 0; i < MANY; i++) {
         assert_ended(l->send[i], OAR_OK);
@@ -307,7 +310,7 @@ static void messages_of_a_pair_and_tag_come_in_the_order_sent(void **state)
 
 static void any_source_and_any_tag_take_what_came_first(void **state)
 {
-    town *t = *state;
+    relay_ranks *t = *state;
     unsigned char big[300] = { 5 }, got[300] = { 0 };
     int small = 9, value = 0;
     oar_transfer a = message(1, 11, big, sizeof big);
@@ -315,14 +318,14 @@ static void any_source_and_any_tag_take_what_came_first(void **state)
     oar_transfer first = from_any(got, sizeof got);
     oar_transfer second = from_any(&value, sizeof value);
 
-    send(t, 0, &a);
+    send_message(t, 0, &a);
     settle(t);
     assert_int_equal(oari_relay_peek(t->relay[1], -1, 0, ANY_TAG, NULL), 0);
     settle(t); /* a peek has opened the gates */
-    send(t, 2, &b);
+    send_message(t, 2, &b);
     settle(t);
-    receive(t, 1, &first);
-    receive(t, 1, &second);
+    receive_message(t, 1, &first);
+    receive_message(t, 1, &second);
     settle(t);
     assert_ended(first, OAR_OK);
     assert_ended(second, OAR_OK);
@@ -332,14 +335,14 @@ static void any_source_and_any_tag_take_what_came_first(void **state)
 
 static void a_probe_sees_what_waits_and_leaves_it(void **state)
 {
-    town *t = *state;
+    relay_ranks *t = *state;
     unsigned char data[3000] = { 1 }, got[3000];
     oar_envelope found = { .size = sizeof found };
     oar_transfer s = message(2, 4, data, sizeof data);
     oar_transfer r = message(1, 4, got, sizeof got);
 
     oari_relay_peek(t->relay[2], 1, 4, 0, NULL);
-    send(t, 1, &s);
+    send_message(t, 1, &s);
     settle(t);
     for (int i = 0; i < 2; i++) {
         assert_true(oari_relay_peek(t->relay[2], -1, 4, 0, &found));
@@ -348,15 +351,15 @@ static void a_probe_sees_what_waits_and_leaves_it(void **state)
     }
     assert_false(oari_relay_peek(t->relay[2], 0, 4, 0, NULL));
     assert_false(oari_relay_peek(t->relay[2], 1, 5, 0, NULL));
-    receive(t, 2, &r);
+    receive_message(t, 2, &r);
     settle(t);
     assert_ended(r, OAR_OK);
     assert_false(oari_relay_peek(t->relay[2], -1, 4, 0, NULL));
 }
 
-static void a_wrong_size_is_told_to_both_and_the_next_is_well(void **state)
+static void a_wrong_size_fails_on_both_sides_and_the_next_succeeds(void **state)
 {
-    town *t = *state;
+    relay_ranks *t = *state;
     unsigned char data[500] = { 3 }, got[500] = { 0 };
     oar_transfer large = message(1, 1, data, 500);
     oar_transfer little = message(1, 1, data, 50);
@@ -364,11 +367,11 @@ static void a_wrong_size_is_told_to_both_and_the_next_is_well(void **state)
     oar_transfer r[3] = { message(0, 1, got, 499), message(0, 1, got, 51),
                           message(0, 1, got, 400) };
 
-    send(t, 0, &large);
-    send(t, 0, &little);
-    send(t, 0, &well);
+    send_message(t, 0, &large);
+    send_message(t, 0, &little);
+    send_message(t, 0, &well);
     for (int i = 0; i < 3; i++)
-        receive(t, 1, &r[i]);
+        receive_message(t, 1, &r[i]);
     settle(t);
     assert_ended(large, OAR_E_SIZE);
     assert_ended(little, OAR_OK); /* it was away already */
@@ -382,7 +385,7 @@ static void a_wrong_size_is_told_to_both_and_the_next_is_well(void **state)
 
 static void a_synchronous_send_waits_for_its_receive(void **state)
 {
-    town *t = *state;
+    relay_ranks *t = *state;
     int out = 4, in = 0;
     oar_transfer s = message(0, 1, &out, sizeof out);
     oar_transfer none = message(0, 2, NULL, 0);
@@ -390,12 +393,12 @@ static void a_synchronous_send_waits_for_its_receive(void **state)
     oar_transfer r_none = message(1, 2, NULL, 0);
 
     s.synchronous = none.synchronous = 1;
-    send(t, 1, &s);
-    send(t, 1, &none);
+    send_message(t, 1, &s);
+    send_message(t, 1, &none);
     settle(t);
     assert_false(s.done || none.done);
-    receive(t, 0, &r);
-    receive(t, 0, &r_none);
+    receive_message(t, 0, &r);
+    receive_message(t, 0, &r_none);
     settle(t);
     assert_ended(s, OAR_OK);
     assert_ended(none, OAR_OK);
@@ -404,20 +407,20 @@ static void a_synchronous_send_waits_for_its_receive(void **state)
 
 static void messages_to_oneself_are_like_others(void **state)
 {
-    town *t = *state;
+    relay_ranks *t = *state;
     unsigned char data[3000] = { 8 }, got[3000] = { 0 };
     oar_transfer s = message(1, 5, data, sizeof data);
     oar_transfer r = from_any(got, sizeof got);
 
-    send(t, 1, &s);
+    send_message(t, 1, &s);
     assert_false(s.done);
-    receive(t, 1, &r);
+    receive_message(t, 1, &r);
     assert_ended(s, OAR_OK);
     assert_ended(r, OAR_OK);
     assert_memory_equal(got, data, sizeof got);
 }
 
-static void one_alone_needs_no_courier(void **state)
+static void one_rank_alone_needs_no_transport(void **state)
 {
     oari_courier none = { .lanes = LANES, .mixed = 1 };
     unsigned char data[3000] = { 8 }, got[3000] = { 0 };
@@ -437,11 +440,11 @@ static void one_alone_needs_no_courier(void **state)
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* With nobody receiving, what is pushed ends with the credit; the rest is
- * offered, and nothing is lost. */
+/* While no rank receives, pushes end with the credit; the rest is offered, and
+ * nothing is lost. */
 static void a_flood_is_bounded_and_arrives(void **state)
 {
-    town *t = *state;
+    relay_ranks *t = *state;
     enum { FLOOD = 400000 };
     unsigned char data[EAGER] = { 0 }, got[EAGER];
     oar_transfer *offered = NULL, *s = calloc(FLOOD, sizeof *s);
@@ -452,7 +455,7 @@ static void a_flood_is_bounded_and_arrives(void **state)
         assert_true(pushed < FLOOD);
         memcpy(data, &pushed, sizeof pushed);
         s[pushed] = message(1, 1, data, sizeof data);
-        send(t, 0, &s[pushed]);
+        send_message(t, 0, &s[pushed]);
         if (!s[pushed].done)
             offered = &s[pushed];
         else
@@ -464,7 +467,7 @@ static void a_flood_is_bounded_and_arrives(void **state)
     for (int i = 0; i <= pushed; i++) {
         oar_transfer r = message(0, 1, got, sizeof got);
         int value;
-        receive(t, 1, &r);
+        receive_message(t, 1, &r);
         if (i == pushed)
             settle(t);
         assert_ended(r, OAR_OK);
@@ -476,17 +479,17 @@ static void a_flood_is_bounded_and_arrives(void **state)
 }
 
 /* A sender that never hears anything else is told of its credit in time. */
-static void credit_comes_back_to_one_who_only_sends(void **state)
+static void credit_comes_back_to_a_rank_that_only_sends(void **state)
 {
-    town *t = *state;
+    relay_ranks *t = *state;
     unsigned char data[EAGER] = { 0 }, got[EAGER];
     int offered = 0;
 
     for (int i = 0; i < 300000; i++) {
         oar_transfer r = message(0, 1, got, sizeof got);
         oar_transfer s = message(1, 1, data, sizeof data);
-        receive(t, 1, &r);
-        send(t, 0, &s);
+        receive_message(t, 1, &r);
+        send_message(t, 0, &s);
         offered += !s.done;
         while (!s.done || !r.done) {
             deliver_one(t);
@@ -500,7 +503,7 @@ static void credit_comes_back_to_one_who_only_sends(void **state)
 
 static void an_abort_ends_everything_and_lets_go_of_buffers(void **state)
 {
-    town *t = *state;
+    relay_ranks *t = *state;
     unsigned char data[3000] = { 0 }, got[3000] = { 0 };
     oar_transfer s[3] = { message(1, 1, data, sizeof data),
                           message(2, 1, data, sizeof data),
@@ -510,9 +513,9 @@ static void an_abort_ends_everything_and_lets_go_of_buffers(void **state)
                           from_any(got, sizeof got) };
 
     for (int i = 0; i < 3; i++)
-        send(t, 0, &s[i]);
-    receive(t, 1, &r[0]);
-    receive(t, 0, &r[1]);
+        send_message(t, 0, &s[i]);
+    receive_message(t, 1, &r[0]);
+    receive_message(t, 0, &r[1]);
     for (int i = 0; i < 20 && t->relay[0] != NULL; i++) {
         int data_way = 0;
         for (int k = 0; k < t->puts; k++)
@@ -524,7 +527,7 @@ static void an_abort_ends_everything_and_lets_go_of_buffers(void **state)
     }
     oari_relay_abort(t->relay[0], OAR_E_ABORTED);
     oari_relay_abort(t->relay[0], OAR_E_TIMEOUT);
-    receive(t, 0, &r[2]);
+    receive_message(t, 0, &r[2]);
     for (int i = 0; i < 3; i++)
         assert_ended(s[i], OAR_E_ABORTED);
     assert_ended(r[1], OAR_E_ABORTED);
@@ -537,15 +540,15 @@ static void an_abort_ends_everything_and_lets_go_of_buffers(void **state)
     assert_int_equal(oari_relay_progress(t->relay[0]), OAR_OK);
 }
 
-static void a_courier_that_fails_fails_the_call(void **state)
+static void a_transport_that_fails_fails_the_call(void **state)
 {
-    town *t = *state;
+    relay_ranks *t = *state;
     unsigned char data[3000] = { 0 }, got[3000];
     oar_transfer s = message(1, 1, data, sizeof data);
     oar_transfer r = message(0, 1, got, sizeof got);
 
-    send(t, 0, &s);
-    receive(t, 1, &r);
+    send_message(t, 0, &s);
+    receive_message(t, 1, &r);
     t->fail_puts = 1;
     deliver_one(t); /* the offer; its answer cannot be sent */
     assert_int_equal(oari_relay_progress(t->relay[1]), OAR_E_SYSTEM);
@@ -557,11 +560,11 @@ static void a_courier_that_fails_fails_the_call(void **state)
 
 static void what_is_put_counts_as_leaving_until_it_is_there(void **state)
 {
-    town *t = *state;
+    relay_ranks *t = *state;
     int value = 1;
     oar_transfer s = message(1, 1, &value, sizeof value);
 
-    send(t, 0, &s);
+    send_message(t, 0, &s);
     assert_ended(s, OAR_OK); /* a copy of it */
     settle(t);
     assert_int_equal(oari_relay_leaving(t->relay[0]), 1); /* no gate there */
@@ -571,13 +574,13 @@ static void what_is_put_counts_as_leaving_until_it_is_there(void **state)
 }
 
 /* What a courier cannot let go of is never freed under it. */
-static void memory_the_courier_still_uses_stays(void **state)
+static void memory_that_the_transport_still_uses_stays(void **state)
 {
-    town *t = *state;
+    relay_ranks *t = *state;
     int value = 1;
     oar_transfer s = message(1, 1, &value, sizeof value);
 
-    send(t, 0, &s);
+    send_message(t, 0, &s);
     oari_relay_peek(t->relay[0], -1, 0, ANY_TAG, NULL);
     t->no_drop = 1;
     oari_relay_destroy(t->relay[0]);
@@ -591,10 +594,11 @@ static void memory_the_courier_still_uses_stays(void **state)
 
 static oar_status make_and_drop(void *arg)
 {
-    town *t = arg;
-    oari_courier courier = { put, get, drop, &t->seat[0], LANES, 0 };
+    relay_ranks *t = arg;
+    oari_courier transport_ops = { put, get, drop, &t->rank_of[0], LANES, 0 };
     oari_relay *relay = NULL;
-    oar_status status = oari_relay_create(&courier, 0, RANKS, EAGER, &relay);
+    oar_status status =
+        oari_relay_create(&transport_ops, 0, RANKS, EAGER, &relay);
 
     oari_relay_destroy(relay);
     return status;
@@ -602,32 +606,32 @@ static oar_status make_and_drop(void *arg)
 
 static void a_creation_that_fails_leaves_nothing(void **state)
 {
-    census_fail_each(make_and_drop, *state);
+    fail_each_allocation(make_and_drop, *state);
 }
 
 /* ---- both kinds of gates ------------------------------------------------- */
 
 static int set_up(void **state)
 {
-    static town t;
+    static relay_ranks t;
 
-    open_town(&t, 0);
+    open_ranks(&t, 0);
     *state = &t;
     return 0;
 }
 
 static int set_up_mixed(void **state)
 {
-    static town t;
+    static relay_ranks t;
 
-    open_town(&t, 1);
+    open_ranks(&t, 1);
     *state = &t;
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    close_town(*state);
+    close_ranks(*state);
     return 0;
 }
 
@@ -648,16 +652,16 @@ int main(void)
         EACH(messages_of_a_pair_and_tag_come_in_the_order_sent),
         EACH(any_source_and_any_tag_take_what_came_first),
         EACH(a_probe_sees_what_waits_and_leaves_it),
-        EACH(a_wrong_size_is_told_to_both_and_the_next_is_well),
+        EACH(a_wrong_size_fails_on_both_sides_and_the_next_succeeds),
         EACH(a_synchronous_send_waits_for_its_receive),
         EACH(messages_to_oneself_are_like_others),
-        OVER(set_up, one_alone_needs_no_courier),
+        OVER(set_up, one_rank_alone_needs_no_transport),
         EACH(a_flood_is_bounded_and_arrives),
-        EACH(credit_comes_back_to_one_who_only_sends),
+        EACH(credit_comes_back_to_a_rank_that_only_sends),
         EACH(an_abort_ends_everything_and_lets_go_of_buffers),
-        EACH(a_courier_that_fails_fails_the_call),
+        EACH(a_transport_that_fails_fails_the_call),
         EACH(what_is_put_counts_as_leaving_until_it_is_there),
-        EACH(memory_the_courier_still_uses_stays),
+        EACH(memory_that_the_transport_still_uses_stays),
         OVER(set_up, a_creation_that_fails_leaves_nothing),
     };
 

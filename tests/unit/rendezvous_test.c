@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for other ranks: what is told meanwhile, and when it has an end. */
+/* Waiting for other ranks: what is reported meanwhile, and when the wait
+ * ends. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +17,7 @@
 
 #include "base/clock.h"
 #include "link/rendezvous.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 enum { LONG_MS = 60000 };
 
@@ -58,9 +59,10 @@ static void missing_ranks_are_named_after_a_second(void **state)
     r = rendezvous_in(store);
     memset(&heard, 0, sizeof heard);
     oar_log_to(hear, NULL, OAR_LOG_WARN);
-    assert_says(oari_rendezvous_get(&r, "here/1", 1, oari_deadline(1300),
-                                    &value, &bytes),
-                OAR_E_TIMEOUT, "rank 1 did not join group \"g\" in 1300 ms");
+    assert_fails_with(oari_rendezvous_get(&r, "here/1", 1, oari_deadline(1300),
+                                          &value, &bytes),
+                      OAR_E_TIMEOUT,
+                      "rank 1 did not join group \"g\" in 1300 ms");
     oar_log_to(NULL, NULL, OAR_LOG_WARN);
     assert_int_equal(oar_last_error()->peer, 1);
     assert_int_equal(heard.lines, 1);
@@ -103,16 +105,16 @@ static void a_rank_that_has_ended_is_not_waited_for(void **state)
     OK(oar_store_set(store, key, "0", 1));
     r = rendezvous_in(store);
     as_rank_of_a_launcher(0, 5);
-    assert_says(oari_rendezvous_get(&r, "here/1", 1, deadline, &value, &bytes),
-                OAR_E_PEER,
-                "rank 1 ended with code 0 before it joined group \"g\"");
+    assert_fails_with(
+        oari_rendezvous_get(&r, "here/1", 1, deadline, &value, &bytes),
+        OAR_E_PEER, "rank 1 ended with code 0 before it joined group \"g\"");
     assert_int_equal(oar_last_error()->peer, 1);
     assert_true(oari_now_ns() < deadline);
     oar_store_destroy(store);
 }
 
 /* Its ranks are others than the launcher's: nothing can be told from those. */
-static void the_end_of_another_group_s_rank_says_nothing(void **state)
+static void the_end_of_another_group_s_rank_means_nothing(void **state)
 {
     char key[OARI_ENDED_KEY];
     oar_store *store;
@@ -166,8 +168,8 @@ static void a_rank_that_is_there_twice_is_named(void **state)
     OK(oar_store_create_file(folder, &store));
     OK(oari_rendezvous_sign(store, "g", 0));
     OK(oari_rendezvous_sign(store, "another", 1));
-    assert_says(oari_rendezvous_sign(store, "g", 1), OAR_E_RANK,
-                "rank 1 of group \"g\" is there twice");
+    assert_fails_with(oari_rendezvous_sign(store, "g", 1), OAR_E_RANK,
+                      "rank 1 of group \"g\" is there twice");
     snprintf(text, sizeof text, "process %d has joined", (int)pid);
     assert_non_null(strstr(oar_last_error_text(), text));
     assert_int_equal(kill(pid, SIGKILL), 0);
@@ -178,26 +180,27 @@ static void a_rank_that_is_there_twice_is_named(void **state)
     oar_store_destroy(store);
 }
 
-static void a_host_that_nobody_knows_is_not_waited_for(void **state)
+static void an_unknown_host_is_not_waited_for(void **state)
 {
     int64_t deadline = oari_deadline(LONG_MS);
     oar_store *store = NULL;
 
-    assert_says(oar_store_create_tcp("no such.invalid:80", LONG_MS, &store),
-                OAR_E_NOT_FOUND, "no such.invalid");
+    assert_fails_with(
+        oar_store_create_tcp("no such.invalid:80", LONG_MS, &store),
+        OAR_E_NOT_FOUND, "no such.invalid");
     assert_null(store);
     assert_true(oari_now_ns() < deadline);
 }
 
 /* Port 1 is for a service that no machine has any more. */
-static void a_store_that_is_not_there_is_told_after_a_second(void **state)
+static void a_missing_store_is_reported_after_a_second(void **state)
 {
     oar_store *store = NULL;
 
     memset(&heard, 0, sizeof heard);
     oar_log_to(hear, NULL, OAR_LOG_WARN);
-    assert_says(oar_store_create_tcp("127.0.0.1:1", 2500, &store), OAR_E_CLOSED,
-                "no store at 127.0.0.1:1");
+    assert_fails_with(oar_store_create_tcp("127.0.0.1:1", 2500, &store),
+                      OAR_E_CLOSED, "no store at 127.0.0.1:1");
     oar_log_to(NULL, NULL, OAR_LOG_WARN);
     assert_int_equal(heard.lines, 1);
     assert_non_null(strstr(heard.text, "no store at 127.0.0.1:1 yet: "));
@@ -210,10 +213,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(missing_ranks_are_named_after_a_second),
         TEST(a_rank_that_has_ended_is_not_waited_for),
-        TEST(the_end_of_another_group_s_rank_says_nothing),
+        TEST(the_end_of_another_group_s_rank_means_nothing),
         TEST(a_rank_that_is_there_twice_is_named),
-        TEST(a_host_that_nobody_knows_is_not_waited_for),
-        TEST(a_store_that_is_not_there_is_told_after_a_second),
+        TEST(an_unknown_host_is_not_waited_for),
+        TEST(a_missing_store_is_reported_after_a_second),
     };
 
     forget_launcher(NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The generator against the known answers of Random123, and what the sequences
- * promise: no visible cut, the right range, the right moments. */
+ * promise: no visible boundary, the right range, the right moments. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

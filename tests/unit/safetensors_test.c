@@ -17,9 +17,9 @@
 #include <oarsong/ops.h>
 #include <oarsong/safetensors.h>
 
-#include "support/census.h"
+#include "support/leak_check.h"
 #include "support/faulty_disk.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 static char folder[FOLDER_PATH], path[FOLDER_PATH + 32];
 
@@ -34,7 +34,7 @@ static int open_folder(void **state)
 static int close_folder(void **state)
 {
     (void)state;
-    folder_drop(folder);
+    folder_remove(folder);
     return 0;
 }
 
@@ -295,26 +295,29 @@ static void wrong_parts_and_names_are_refused(void **state)
     (void)state;
     save_one("t", a);
     file = open_raw();
-    assert_says(oar_safetensors_read(file, "t", (int64_t[]){ 2, 0 }, into),
-                OAR_E_SHAPE, "\"t\" is [3, 4]; there is no part [2, 4] at");
-    assert_says(oar_safetensors_read(file, "t", (int64_t[]){ -1, 0 }, into),
-                OAR_E_SHAPE, "no part");
-    assert_says(oar_safetensors_read(file, "t", NULL, line), OAR_E_SHAPE,
-                "no part [2]");
-    assert_says(oar_safetensors_read(file, "u", NULL, into), OAR_E_NOT_FOUND,
-                "no tensor \"u\"");
+    assert_fails_with(
+        oar_safetensors_read(file, "t", (int64_t[]){ 2, 0 }, into), OAR_E_SHAPE,
+        "\"t\" is [3, 4]; there is no part [2, 4] at");
+    assert_fails_with(
+        oar_safetensors_read(file, "t", (int64_t[]){ -1, 0 }, into),
+        OAR_E_SHAPE, "no part");
+    assert_fails_with(oar_safetensors_read(file, "t", NULL, line), OAR_E_SHAPE,
+                      "no part [2]");
+    assert_fails_with(oar_safetensors_read(file, "u", NULL, into),
+                      OAR_E_NOT_FOUND, "no tensor \"u\"");
     assert_null(oar_safetensors_tensor(NULL, file, "u"));
     oar_safetensors_close(file);
-    assert_says(oar_safetensors_open("/nowhere/x", NULL, &file),
-                OAR_E_NOT_FOUND, "open /nowhere/x");
-    assert_says(oar_safetensors_open(folder, NULL, &file), OAR_E_SYSTEM,
-                folder);
-    assert_says(oar_safetensors_save(path, 2, (const char *[]){ "t", "t" },
-                                     (oar_tensor *[]){ a, line }, 0, NULL),
-                OAR_E_ARG, "\"t\" is there twice");
-    assert_says(oar_safetensors_save(path, 1, (const char *[]){ "\xff" },
-                                     (oar_tensor *[]){ a }, 0, NULL),
-                OAR_E_ARG, "is not UTF-8");
+    assert_fails_with(oar_safetensors_open("/nowhere/x", NULL, &file),
+                      OAR_E_NOT_FOUND, "open /nowhere/x");
+    assert_fails_with(oar_safetensors_open(folder, NULL, &file), OAR_E_SYSTEM,
+                      folder);
+    assert_fails_with(
+        oar_safetensors_save(path, 2, (const char *[]){ "t", "t" },
+                             (oar_tensor *[]){ a, line }, 0, NULL),
+        OAR_E_ARG, "\"t\" is there twice");
+    assert_fails_with(oar_safetensors_save(path, 1, (const char *[]){ "\xff" },
+                                           (oar_tensor *[]){ a }, 0, NULL),
+                      OAR_E_ARG, "is not UTF-8");
     oar_tensor_release(line);
     oar_tensor_release(into);
     oar_tensor_release(a);
@@ -420,14 +423,14 @@ static void what_is_wrong_in_a_header_is_said(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         oar_safetensors *file = NULL;
-        census before = census_take();
+        leak_check before = leak_check_begin();
 
         write_raw(table[i].header, strlen(table[i].header), 4);
-        if (!says(oar_safetensors_open(path, NULL, &file), OAR_E_DATA,
-                  table[i].says))
+        if (!fails_with(oar_safetensors_open(path, NULL, &file), OAR_E_DATA,
+                        table[i].says))
             fail_msg("header %zu: %s", i, table[i].header);
         assert_null(file);
-        census_expect(&before);
+        leak_check_end(&before);
     }
 }
 
@@ -443,11 +446,12 @@ static void lengths_that_lie_are_refused(void **state)
         fwrite(&lengths[i], 1, 8, raw);
         fwrite("{}              ", 1, 16, raw);
         fclose(raw);
-        assert_says(oar_safetensors_open(path, NULL, &file), OAR_E_DATA,
-                    "says that its header has");
+        assert_fails_with(oar_safetensors_open(path, NULL, &file), OAR_E_DATA,
+                          "says that its header has");
     }
     assert_int_equal(truncate(path, 7), 0);
-    assert_says(oar_safetensors_open(path, NULL, &file), OAR_E_DATA, "too few");
+    assert_fails_with(oar_safetensors_open(path, NULL, &file), OAR_E_DATA,
+                      "too few");
 }
 
 static void a_dtype_that_is_unknown_is_left_alone(void **state)
@@ -467,9 +471,9 @@ static void a_dtype_that_is_unknown_is_left_alone(void **state)
     assert_false(entry.known);
     assert_string_equal(entry.dtype_text, "C64");
     assert_null(oar_safetensors_tensor(NULL, file, "c"));
-    assert_says(oar_last_error()->status, OAR_E_UNSUPPORTED, "C64");
+    assert_fails_with(oar_last_error()->status, OAR_E_UNSUPPORTED, "C64");
     assert_null(oar_safetensors_tensor(NULL, file, "deep"));
-    assert_says(oar_last_error()->status, OAR_E_UNSUPPORTED, "8 dims");
+    assert_fails_with(oar_last_error()->status, OAR_E_UNSUPPORTED, "8 dims");
     assert_null(oar_safetensors_tensor(NULL, file, "e"));
     got = oar_safetensors_tensor(NULL, file, "u");
     assert_numbers(got, 1, (double[]){ 11 });
@@ -518,7 +522,7 @@ static void a_save_that_fails_leaves_the_old_file(void **state)
                 continue;
             }
             failures++;
-            assert_says(status, OAR_E_SYSTEM, "No space left");
+            assert_fails_with(status, OAR_E_SYSTEM, "No space left");
             /* From the rename on the new one may be there. */
             if (at <= 6 && strcmp(faulty_disk_struck(), "rename") != 0)
                 assert_file_is(1);
@@ -573,7 +577,7 @@ static void every_failing_allocation_is_said(void **state)
     oar_tensor *turned = oar_transpose(NULL, a, 0, 1);
 
     (void)state;
-    census_fail_each(save_and_read, turned);
+    fail_each_allocation(save_and_read, turned);
     oar_tensor_release(turned);
     oar_tensor_release(a);
 }

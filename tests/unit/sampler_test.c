@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The distributed sampler, against numbers that an independent Python program
- * worked out from the description of ferrotorch's. */
+ * computed from the description of ferrotorch's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,8 +12,8 @@
 #include <oarsong/data.h>
 #include <oarsong/memory.h>
 
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 typedef struct expected {
     int64_t samples;
@@ -165,21 +165,21 @@ static void bad_arguments_are_refused_with_a_sentence(void **state)
 {
     int64_t *index = NULL, count = 77;
 
-    assert_says(oar_sampler_indices(10, 3, 3, 0, NULL, &index, &count),
-                OAR_E_RANK, "rank 3 of 3");
-    assert_says(oar_sampler_indices(10, -1, 3, 0, NULL, &index, &count),
-                OAR_E_RANK, "rank -1");
-    assert_says(oar_sampler_indices(10, 0, 0, 0, NULL, &index, &count),
-                OAR_E_WORLD, "0 ranks");
-    assert_says(oar_sampler_indices(-1, 0, 1, 0, NULL, &index, &count),
-                OAR_E_ARG, "-1 samples");
-    assert_says(oar_sampler_indices(10, 0, 1, 0, NULL, NULL, &count), OAR_E_ARG,
-                "nowhere");
-    assert_says(oar_sampler_indices(10, 0, 1, 0, NULL, &index, NULL), OAR_E_ARG,
-                "nowhere");
+    assert_fails_with(oar_sampler_indices(10, 3, 3, 0, NULL, &index, &count),
+                      OAR_E_RANK, "rank 3 of 3");
+    assert_fails_with(oar_sampler_indices(10, -1, 3, 0, NULL, &index, &count),
+                      OAR_E_RANK, "rank -1");
+    assert_fails_with(oar_sampler_indices(10, 0, 0, 0, NULL, &index, &count),
+                      OAR_E_WORLD, "0 ranks");
+    assert_fails_with(oar_sampler_indices(-1, 0, 1, 0, NULL, &index, &count),
+                      OAR_E_ARG, "-1 samples");
+    assert_fails_with(oar_sampler_indices(10, 0, 1, 0, NULL, NULL, &count),
+                      OAR_E_ARG, "nowhere");
+    assert_fails_with(oar_sampler_indices(10, 0, 1, 0, NULL, &index, NULL),
+                      OAR_E_ARG, "nowhere");
     assert_null(index);
     assert_int_equal(count, 77);
-    census_fail_each(indices, NULL);
+    fail_each_allocation(indices, NULL);
 }
 
 int main(void)

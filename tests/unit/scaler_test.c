@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loss scaler: when it steps, when it does not, and what becomes of the
- * scale. */
+/* The loss scaler: when it steps, when it does not, and how the scale
+ * changes. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,20 +11,20 @@
 
 #include <oarsong/optim.h>
 
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 enum { COUNT = 5 };
 
-typedef struct scene {
+typedef struct scaler_context {
     oar_tensor *param;
     oar_optim *sgd;
     oar_scaler *scaler;
-} scene;
+} scaler_context;
 
-static scene scene_make(oar_dtype dtype, const oar_scaler_opts *opts)
+static scaler_context context_make(oar_dtype dtype, const oar_scaler_opts *opts)
 {
-    scene s;
+    scaler_context s;
     oar_tensor *home = oar_zeros(NULL, dtype, OAR_SHAPE(COUNT));
 
     s.param = oar_full(NULL, dtype, OAR_SHAPE(COUNT), 1);
@@ -37,7 +37,7 @@ static scene scene_make(oar_dtype dtype, const oar_scaler_opts *opts)
     return s;
 }
 
-static void scene_drop(scene *s)
+static void context_free(scaler_context *s)
 {
     oar_scaler_destroy(s->scaler);
     oar_optim_destroy(s->sgd);
@@ -46,7 +46,7 @@ static void scene_drop(scene *s)
 
 /* Writes a gradient that is `value` in the last place, 1 elsewhere, times the
  * scale. */
-static void grad_with(scene *s, double value)
+static void grad_with(scaler_context *s, double value)
 {
     double scale = oar_scaler_scale(s->scaler), number[COUNT];
 
@@ -57,7 +57,7 @@ static void grad_with(scene *s, double value)
 }
 
 /* Steps with that. Returns whether the step was taken. */
-static int step_with(scene *s, double value)
+static int step_with(scaler_context *s, double value)
 {
     int stepped = -1;
 
@@ -77,14 +77,14 @@ static double last_of(const oar_tensor *t)
 static void a_step_divides_by_the_scale(void **state)
 {
     for (int dtype = OAR_F32; dtype <= OAR_BF16; dtype++) {
-        scene s = scene_make((oar_dtype)dtype,
-                             OAR_OPTS(oar_scaler_opts, .scale = 1024));
+        scaler_context s = context_make(
+            (oar_dtype)dtype, OAR_OPTS(oar_scaler_opts, .scale = 1024));
 
         assert_int_equal(step_with(&s, 0.5), 1);
         assert_true(last_of(s.param) == 0.75);
         assert_true(last_of(oar_tensor_grad(s.param)) == 0.5);
         assert_int_equal(oar_optim_steps(s.sgd), 1);
-        scene_drop(&s);
+        context_free(&s);
     }
 }
 
@@ -94,21 +94,21 @@ static void a_step_with_infinity_or_nan_is_skipped_and_halves(void **state)
 
     for (int dtype = OAR_F32; dtype <= OAR_BF16; dtype++)
         for (int i = 0; i < 3; i++) {
-            scene s = scene_make((oar_dtype)dtype,
-                                 OAR_OPTS(oar_scaler_opts, .scale = 16));
+            scaler_context s = context_make(
+                (oar_dtype)dtype, OAR_OPTS(oar_scaler_opts, .scale = 16));
 
             assert_int_equal(step_with(&s, odd[i]), 0);
             assert_true(oar_scaler_scale(s.scaler) == 8);
             assert_true(last_of(s.param) == 1);
             assert_int_equal(oar_optim_steps(s.sgd), 0);
-            scene_drop(&s);
+            context_free(&s);
         }
 }
 
 static void good_steps_in_a_row_double_the_scale(void **state)
 {
-    scene s = scene_make(OAR_F32,
-                         OAR_OPTS(oar_scaler_opts, .scale = 4, .interval = 3));
+    scaler_context s = context_make(
+        OAR_F32, OAR_OPTS(oar_scaler_opts, .scale = 4, .interval = 3));
     const int good[] = { 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0 };
     const double after[] = { 4, 4, 2, 2, 2, 4, 4, 4, 8, 8, 4 };
 
@@ -116,12 +116,12 @@ static void good_steps_in_a_row_double_the_scale(void **state)
         assert_int_equal(step_with(&s, good[i] ? 1 : NAN), good[i]);
         assert_true(oar_scaler_scale(s.scaler) == after[i]);
     }
-    scene_drop(&s);
+    context_free(&s);
 }
 
 static void the_scale_stays_a_finite_number_above_zero(void **state)
 {
-    scene s = scene_make(
+    scaler_context s = context_make(
         OAR_F64, OAR_OPTS(oar_scaler_opts, .scale = 1e38, .interval = 1));
 
     for (int i = 0; i < 10; i++)
@@ -131,14 +131,14 @@ static void the_scale_stays_a_finite_number_above_zero(void **state)
         step_with(&s, NAN);
     assert_true(oar_scaler_scale(s.scaler) > 0);
     assert_int_equal(step_with(&s, 1), 1);
-    scene_drop(&s);
+    context_free(&s);
 }
 
 static void unscaled_gradients_are_clipped_and_not_divided_again(void **state)
 {
     for (int dtype = OAR_F32; dtype <= OAR_BF16; dtype++) {
-        scene s = scene_make((oar_dtype)dtype,
-                             OAR_OPTS(oar_scaler_opts, .scale = 1024));
+        scaler_context s = context_make(
+            (oar_dtype)dtype, OAR_OPTS(oar_scaler_opts, .scale = 1024));
         int finite = -1, stepped = -1;
 
         grad_with(&s, -4);
@@ -151,13 +151,14 @@ static void unscaled_gradients_are_clipped_and_not_divided_again(void **state)
         assert_true(last_of(s.param) == 2);    /* 1 + 0.5 * 2 */
         assert_int_equal(step_with(&s, 1), 1); /* this one divides */
         assert_true(last_of(s.param) == 1.5);
-        scene_drop(&s);
+        context_free(&s);
     }
 }
 
 static void clipping_does_not_hide_what_unscaling_found(void **state)
 {
-    scene s = scene_make(OAR_F32, OAR_OPTS(oar_scaler_opts, .scale = 16));
+    scaler_context s =
+        context_make(OAR_F32, OAR_OPTS(oar_scaler_opts, .scale = 16));
     int finite = -1, stepped = -1;
 
     grad_with(&s, INFINITY);
@@ -168,35 +169,35 @@ static void clipping_does_not_hide_what_unscaling_found(void **state)
     assert_int_equal(stepped, 0);
     assert_true(last_of(s.param) == 1);
     assert_true(oar_scaler_scale(s.scaler) == 8);
-    scene_drop(&s);
+    context_free(&s);
 }
 
 static void gradients_are_unscaled_once_and_by_one_scaler(void **state)
 {
-    scene s = scene_make(OAR_F32, NULL);
+    scaler_context s = context_make(OAR_F32, NULL);
     oar_scaler *other;
 
     OK(oar_scaler_create(NULL, &other));
     grad_with(&s, 1);
     OK(oar_scaler_unscale(s.scaler, s.sgd, NULL));
-    assert_says(oar_scaler_unscale(s.scaler, s.sgd, NULL), OAR_E_STATE,
-                "already");
-    assert_says(oar_scaler_step(other, s.sgd, NULL), OAR_E_STATE,
-                "another scaler");
+    assert_fails_with(oar_scaler_unscale(s.scaler, s.sgd, NULL), OAR_E_STATE,
+                      "already");
+    assert_fails_with(oar_scaler_step(other, s.sgd, NULL), OAR_E_STATE,
+                      "another scaler");
     OK(oar_optim_step(s.sgd));
     OK(oar_scaler_unscale(s.scaler, s.sgd, NULL));
     oar_optim_zero_grad(s.sgd);
     grad_with(&s, 1);
     OK(oar_scaler_unscale(s.scaler, s.sgd, NULL));
     oar_clear_error();
-    assert_says(oar_scaler_unscale(NULL, s.sgd, NULL), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_scaler_unscale(NULL, s.sgd, NULL), OAR_E_ARG, "NULL");
     oar_scaler_destroy(other);
-    scene_drop(&s);
+    context_free(&s);
 }
 
 static void defaults_are_those_of_pytorch(void **state)
 {
-    scene s = scene_make(OAR_F32, NULL);
+    scaler_context s = context_make(OAR_F32, NULL);
 
     assert_true(oar_scaler_scale(s.scaler) == 65536);
     for (int i = 0; i < 1999; i++)
@@ -204,12 +205,12 @@ static void defaults_are_those_of_pytorch(void **state)
     assert_true(oar_scaler_scale(s.scaler) == 65536);
     step_with(&s, 1);
     assert_true(oar_scaler_scale(s.scaler) == 131072);
-    scene_drop(&s);
+    context_free(&s);
 }
 
 static void an_unwritten_gradient_is_not_looked_at(void **state)
 {
-    scene s = scene_make(OAR_F32, NULL);
+    scaler_context s = context_make(OAR_F32, NULL);
 
     OK(oar_tensor_mark_grad(s.param));
     OK(oar_tensor_fill(oar_tensor_grad(s.param), NAN));
@@ -217,7 +218,7 @@ static void an_unwritten_gradient_is_not_looked_at(void **state)
     OK(oar_scaler_step(s.scaler, s.sgd, NULL));
     assert_true(oar_scaler_scale(s.scaler) == 65536);
     assert_true(last_of(s.param) == 1);
-    scene_drop(&s);
+    context_free(&s);
 }
 
 /* ---- going on ------------------------------------------------------------ */
@@ -229,7 +230,8 @@ static void a_scaler_that_is_set_goes_on_alike(void **state)
     const int good[] = { 1, 1, 1, 1, 0, 1, 1, 1, 1 };
 
     for (int stop = 0; stop < 9; stop++) {
-        scene whole = scene_make(OAR_F32, o), resumed = scene_make(OAR_F32, o);
+        scaler_context whole = context_make(OAR_F32, o),
+                       resumed = context_make(OAR_F32, o);
         double scale = 0;
         int64_t steps = -1;
 
@@ -244,30 +246,32 @@ static void a_scaler_that_is_set_goes_on_alike(void **state)
             assert_true(oar_scaler_scale(whole.scaler) ==
                         oar_scaler_scale(resumed.scaler));
         }
-        scene_drop(&whole);
-        scene_drop(&resumed);
+        context_free(&whole);
+        context_free(&resumed);
     }
 }
 
 static void a_scaler_is_not_set_to_what_it_cannot_be(void **state)
 {
-    scene s = scene_make(OAR_F32, OAR_OPTS(oar_scaler_opts, .interval = 5));
+    scaler_context s =
+        context_make(OAR_F32, OAR_OPTS(oar_scaler_opts, .interval = 5));
     const double bad[] = { 0, -1, NAN, INFINITY, 1e39 };
     double scale;
     int64_t good;
 
     for (int i = 0; i < 5; i++)
-        assert_says(oar_scaler_set(s.scaler, bad[i], 0), OAR_E_ARG, "scale");
-    assert_says(oar_scaler_set(s.scaler, 1, -1), OAR_E_ARG, "-1");
+        assert_fails_with(oar_scaler_set(s.scaler, bad[i], 0), OAR_E_ARG,
+                          "scale");
+    assert_fails_with(oar_scaler_set(s.scaler, 1, -1), OAR_E_ARG, "-1");
     OK(oar_scaler_read(s.scaler, &scale, &good));
     assert_true(scale == 65536 && good == 0);
     OK(oar_scaler_set(s.scaler, 2, 100)); /* of a longer interval */
     step_with(&s, 1);
     assert_true(oar_scaler_scale(s.scaler) == 4);
     oar_clear_error();
-    assert_says(oar_scaler_set(NULL, 1, 0), OAR_E_ARG, "NULL");
-    assert_says(oar_scaler_read(NULL, &scale, &good), OAR_E_ARG, "NULL");
-    scene_drop(&s);
+    assert_fails_with(oar_scaler_set(NULL, 1, 0), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_scaler_read(NULL, &scale, &good), OAR_E_ARG, "NULL");
+    context_free(&s);
 }
 
 /* ---- deciding together --------------------------------------------------- */
@@ -277,12 +281,12 @@ static void ranks_step_if_all_of_them_can(void **state)
     const double value[2][2] = { { 1, 1 }, { 1, NAN } };
 
     for (int way = 0; way < 2; way++) {
-        scene rank[2];
+        scaler_context rank[2];
         int finite[2], stepped[2] = { -1, -1 };
 
         for (int i = 0; i < 2; i++) {
             rank[i] =
-                scene_make(OAR_F32, OAR_OPTS(oar_scaler_opts, .scale = 8));
+                context_make(OAR_F32, OAR_OPTS(oar_scaler_opts, .scale = 8));
             grad_with(&rank[i], value[way][i]);
             OK(oar_scaler_unscale(rank[i].scaler, rank[i].sgd, &finite[i]));
         }
@@ -293,33 +297,35 @@ static void ranks_step_if_all_of_them_can(void **state)
             assert_true(last_of(rank[i].param) == (way == 0 ? 0.5 : 1));
             assert_true(oar_scaler_scale(rank[i].scaler) == (way == 0 ? 8 : 4));
             assert_int_equal(step_with(&rank[i], 1), 1); /* divides again */
-            scene_drop(&rank[i]);
+            context_free(&rank[i]);
         }
     }
 }
 
 static void a_step_that_ranks_decide_needs_gradients_of_this_scaler(void **s_)
 {
-    scene s = scene_make(OAR_F32, OAR_OPTS(oar_scaler_opts, .scale = 8));
+    scaler_context s =
+        context_make(OAR_F32, OAR_OPTS(oar_scaler_opts, .scale = 8));
     oar_scaler *other;
     int finite;
 
     OK(oar_scaler_create(NULL, &other));
     grad_with(&s, NAN);
-    assert_says(oar_scaler_step_if(s.scaler, s.sgd, 1, NULL), OAR_E_STATE,
-                "not unscaled");
+    assert_fails_with(oar_scaler_step_if(s.scaler, s.sgd, 1, NULL), OAR_E_STATE,
+                      "not unscaled");
     OK(oar_scaler_unscale(s.scaler, s.sgd, &finite));
-    assert_says(oar_scaler_step_if(other, s.sgd, 0, NULL), OAR_E_STATE,
-                "not unscaled");
-    assert_says(oar_scaler_step_if(s.scaler, s.sgd, 1, NULL), OAR_E_STATE,
-                "on this rank they were not");
+    assert_fails_with(oar_scaler_step_if(other, s.sgd, 0, NULL), OAR_E_STATE,
+                      "not unscaled");
+    assert_fails_with(oar_scaler_step_if(s.scaler, s.sgd, 1, NULL), OAR_E_STATE,
+                      "on this rank they were not");
     assert_true(oar_scaler_scale(s.scaler) == 8 && last_of(s.param) == 1);
     OK(oar_scaler_step_if(s.scaler, s.sgd, 0, NULL));
     assert_true(oar_scaler_scale(s.scaler) == 4 && last_of(s.param) == 1);
     oar_clear_error();
-    assert_says(oar_scaler_step_if(NULL, s.sgd, 1, NULL), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_scaler_step_if(NULL, s.sgd, 1, NULL), OAR_E_ARG,
+                      "NULL");
     oar_scaler_destroy(other);
-    scene_drop(&s);
+    context_free(&s);
 }
 
 /* ---- hooks --------------------------------------------------------------- */
@@ -339,8 +345,8 @@ static oar_status refuse_step(oar_optim *optim, void *arg)
 
 static void a_hook_that_fails_leaves_scale_and_gradients(void **state)
 {
-    scene s = scene_make(OAR_F32,
-                         OAR_OPTS(oar_scaler_opts, .scale = 8, .interval = 1));
+    scaler_context s = context_make(
+        OAR_F32, OAR_OPTS(oar_scaler_opts, .scale = 8, .interval = 1));
     refusal r = { .answer = OAR_E_DATA };
     int stepped = -1;
 
@@ -349,19 +355,20 @@ static void a_hook_that_fails_leaves_scale_and_gradients(void **state)
     OK(oar_scaler_step(s.scaler, s.sgd, NULL)); /* skipped: not called */
     assert_int_equal(r.calls, 0);
     grad_with(&s, 1);
-    assert_says(oar_scaler_step(s.scaler, s.sgd, &stepped), OAR_E_DATA, "hook");
+    assert_fails_with(oar_scaler_step(s.scaler, s.sgd, &stepped), OAR_E_DATA,
+                      "hook");
     assert_true(oar_scaler_scale(s.scaler) == 4 && last_of(s.param) == 1);
     assert_true(last_of(oar_tensor_grad(s.param)) == 4); /* not divided */
     assert_int_equal(stepped, -1);
     OK(oar_scaler_unscale(s.scaler, s.sgd, NULL));
-    assert_says(oar_scaler_step_if(s.scaler, s.sgd, 1, NULL), OAR_E_DATA,
-                "hook");
+    assert_fails_with(oar_scaler_step_if(s.scaler, s.sgd, 1, NULL), OAR_E_DATA,
+                      "hook");
     r.answer = OAR_OK;
     OK(oar_scaler_step(s.scaler, s.sgd, &stepped)); /* does not divide twice */
     assert_int_equal(stepped, 1);
     assert_true(last_of(s.param) == 0.5 && oar_scaler_scale(s.scaler) == 8);
     assert_int_equal(r.calls, 3);
-    scene_drop(&s);
+    context_free(&s);
 }
 
 static oar_status create_and_destroy(void *arg)
@@ -375,30 +382,31 @@ static oar_status create_and_destroy(void *arg)
 
 static void bad_arguments_are_refused_with_a_sentence(void **state)
 {
-    scene s = scene_make(OAR_F32, NULL);
+    scaler_context s = context_make(OAR_F32, NULL);
     oar_scaler *none = NULL;
 
-    assert_says(
+    assert_fails_with(
         oar_scaler_create(OAR_OPTS(oar_scaler_opts, .scale = -1), &none),
         OAR_E_ARG, "-1");
-    assert_says(
+    assert_fails_with(
         oar_scaler_create(OAR_OPTS(oar_scaler_opts, .scale = INFINITY), &none),
         OAR_E_ARG, "inf");
-    assert_says(
+    assert_fails_with(
         oar_scaler_create(OAR_OPTS(oar_scaler_opts, .interval = -2), &none),
         OAR_E_ARG, "-2");
-    assert_says(oar_scaler_create(NULL, NULL), OAR_E_ARG, "nowhere");
+    assert_fails_with(oar_scaler_create(NULL, NULL), OAR_E_ARG, "nowhere");
     assert_null(none);
     assert_true(oar_scaler_scale(NULL) == 0);
     oar_scaler_destroy(NULL);
     oar_clear_error();
-    assert_says(oar_scaler_step(NULL, s.sgd, NULL), OAR_E_ARG, "NULL");
-    assert_says(oar_scaler_step(s.scaler, NULL, NULL), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_scaler_step(NULL, s.sgd, NULL), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_scaler_step(s.scaler, NULL, NULL), OAR_E_ARG, "NULL");
     OK(oar_tensor_mark_grad(s.param));
     OK(oar_storage_detach(oar_tensor_storage(s.param)));
-    assert_says(oar_scaler_step(s.scaler, s.sgd, NULL), OAR_E_STATE, "[5]");
-    census_fail_each(create_and_destroy, NULL);
-    scene_drop(&s);
+    assert_fails_with(oar_scaler_step(s.scaler, s.sgd, NULL), OAR_E_STATE,
+                      "[5]");
+    fail_each_allocation(create_and_destroy, NULL);
+    context_free(&s);
 }
 
 int main(void)

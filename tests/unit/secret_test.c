@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's secret: where it comes from, the keys and proofs made of it, and what
- * connections have to be. */
+/* A job's secret: where it comes from, the keys and proofs made of it, and how
+ * connections must be protected. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -93,7 +93,7 @@ static const oari_secret sample = {
 };
 
 /* Computed by another program (Python's hmac): other builds and other machines
- * of a job must come to the same. */
+ * of a job must compute the same. */
 static void a_key_and_a_proof_are_the_same_everywhere(void **state)
 {
     const void *part[] = { "ab", "" };
@@ -139,7 +139,7 @@ static void another_purpose_context_or_direction_is_another_key(void **state)
             assert_false(oari_secret_mac_equal(key[i], key[j]));
 }
 
-/* Whoever is sent a proof cannot send it back as its own, nor move bytes from
+/* The receiver of a proof cannot send it back as its own, nor move bytes from
  * one part to the next. */
 static void a_proof_is_good_for_its_key_and_its_parts_only(void **state)
 {
@@ -401,7 +401,7 @@ static void take_back(void *old, const char *file, int line)
     free(old);
 }
 
-static void without_memory_nobody_else_is_to_blame(void **state)
+static void a_failed_allocation_is_not_reported_as_a_wrong_secret(void **state)
 {
     unsigned char key[OARI_SEAL_KEY] = { 7 }, tag[OARI_SEAL_TAG];
     unsigned char data[17] = { 1 };
@@ -425,7 +425,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hmac_is_that_of_rfc_4231),
-        cmocka_unit_test(without_memory_nobody_else_is_to_blame),
+        cmocka_unit_test(a_failed_allocation_is_not_reported_as_a_wrong_secret),
         cmocka_unit_test(hkdf_is_that_of_rfc_5869),
         cmocka_unit_test(a_key_and_a_proof_are_the_same_everywhere),
         cmocka_unit_test(another_purpose_context_or_direction_is_another_key),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that peers can map: what segment.h and shared.h promise. A peer is
- * played by a second mapping of the same memfd. */
+/* Memory that peers can map: what segment.h and shared.h promise. A second
+ * mapping of the same memfd stands for the peer. */
 #include "support/ranks.h"
 
 #include <fcntl.h>
@@ -17,8 +17,8 @@
 
 #include "device/device.h"
 #include "device/segment.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 static size_t page;
 
@@ -153,39 +153,40 @@ static void one_block_may_be_larger_than_a_segment_usually_is(void **state)
 /* The first in this process, so that the segment is made for it. */
 static void nothing_stays_live_once_all_is_freed(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     void *memory;
 
     assert_int_equal(oari_segment_count(), 0);
     assert_int_equal(oar_shared_alloc(page, &memory), OAR_OK);
     oar_shared_free(memory);
-    assert_int_equal(census_take().live, before.live);
+    assert_int_equal(leak_check_begin().live, before.live);
 }
 
 static void what_no_machine_has_is_out_of_memory(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     void *memory = &before;
 
-    assert_says(oar_shared_alloc(SIZE_MAX, &memory), OAR_E_NOMEM, "bytes");
-    assert_says(oar_shared_alloc((size_t)1 << 60, &memory), OAR_E_NOMEM,
-                "bytes");
-    assert_says(oar_shared_alloc(1, NULL), OAR_E_ARG, "nowhere");
+    assert_fails_with(oar_shared_alloc(SIZE_MAX, &memory), OAR_E_NOMEM,
+                      "bytes");
+    assert_fails_with(oar_shared_alloc((size_t)1 << 60, &memory), OAR_E_NOMEM,
+                      "bytes");
+    assert_fails_with(oar_shared_alloc(1, NULL), OAR_E_ARG, "nowhere");
     assert_ptr_equal(memory, &before);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 /* A file of that size can be had; room for it in the address space cannot. */
 static void a_mapping_without_room_is_out_of_memory(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     void *base = NULL;
     int fd = -1;
 
-    assert_says(oari_segment_make("test", (size_t)1 << 58, &fd, &base),
-                OAR_E_NOMEM, "map a segment");
+    assert_fails_with(oari_segment_make("test", (size_t)1 << 58, &fd, &base),
+                      OAR_E_NOMEM, "map a segment");
     assert_int_equal(fd, -1);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 static void freeing_what_is_not_ours_does_nothing(void **state)
@@ -299,10 +300,10 @@ static void a_segment_that_lies_about_its_size_is_refused(void **state)
     int fd = make_memfd(4 * page, F_SEAL_SHRINK | F_SEAL_GROW);
     void *base = &fd;
 
-    assert_says(oari_segment_map(fd, 5 * page, 1, &base), OAR_E_DATA,
-                "but should have");
-    assert_says(oari_segment_map(fd, 3 * page, 1, &base), OAR_E_DATA,
-                "but should have");
+    assert_fails_with(oari_segment_map(fd, 5 * page, 1, &base), OAR_E_DATA,
+                      "but should have");
+    assert_fails_with(oari_segment_map(fd, 3 * page, 1, &base), OAR_E_DATA,
+                      "but should have");
     assert_int_equal(oari_segment_map(fd, 0, 1, &base), OAR_E_DATA);
     assert_int_equal(oari_segment_map(fd, SIZE_MAX, 1, &base), OAR_E_DATA);
     assert_ptr_equal(base, &fd);
@@ -329,7 +330,7 @@ static void a_segment_that_could_shrink_is_refused(void **state)
 
 static void a_segment_we_made_can_be_mapped_and_never_resized(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     void *mine, *theirs;
     int fd;
 
@@ -343,7 +344,7 @@ static void a_segment_we_made_can_be_mapped_and_never_resized(void **state)
     oari_segment_unmap(theirs, 3 * page);
     oari_segment_unmap(NULL, 0);
     close(fd);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 /* ---- taking away --------------------------------------------------------- */
@@ -432,19 +433,19 @@ static void detaching_what_is_private_does_nothing(void **state)
 
 /* ---- fork ---------------------------------------------------------------- */
 
-static oar_status begin_anew(void *arg)
+static oar_status begin_afresh(void *arg)
 {
     unsigned char *inherited = arg;
     void *memory;
 
-    uint64_t before = census_take().live;
+    uint64_t before = leak_check_begin().live;
 
     CHECK(oari_segment_count() == 0);
     CHECK(!oar_shared_reachable(inherited, 1));
     oar_shared_free(inherited); /* nothing to us */
     CHECK_OK(oar_shared_alloc(3 * page, &memory));
     CHECK(oari_segment_count() == 1);
-    CHECK(census_take().live == before); /* the parent's tables are gone */
+    CHECK(leak_check_begin().live == before); /* the parent's tables are gone */
     CHECK(all_are(memory, 3 * page, 0));
     memset(memory, 4, 3 * page);
     CHECK(oar_shared_reachable(memory, 3 * page));
@@ -457,7 +458,7 @@ static void a_child_has_no_segments_and_makes_its_own(void **state)
     unsigned char *block = take(page);
 
     memset(block, 6, page);
-    in_child(begin_anew, block);
+    in_child(begin_afresh, block);
     assert_true(all_are(block, page, 6));
     assert_true(oar_shared_reachable(block, page));
     oar_shared_free(block);
@@ -569,7 +570,7 @@ static oar_status fail_each_of_the_first(void *arg)
 {
     oar_memory_fail_after(2);
     CHECK(alloc_once(NULL) == OAR_E_NOMEM);
-    census_fail_each(alloc_once, NULL);
+    fail_each_allocation(alloc_once, NULL);
     return OAR_OK;
 }
 
@@ -578,9 +579,9 @@ static void without_memory_nothing_is_left_behind(void **state)
     int fd = make_memfd(page, F_SEAL_SHRINK);
 
     in_child(fail_each_of_the_first, NULL);
-    census_fail_each(alloc_once, NULL);
-    census_fail_each(make_once, NULL);
-    census_fail_each(map_once, &fd);
+    fail_each_allocation(alloc_once, NULL);
+    fail_each_allocation(make_once, NULL);
+    fail_each_allocation(map_once, &fd);
     close(fd);
 }
 
@@ -591,7 +592,7 @@ static void without_memory_nothing_is_left_behind(void **state)
 static void a_segment_that_was_given_up_keeps_no_descriptor(void **state)
 {
     enum { LARGE = 128 << 20, ROUNDS = 3 };
-    census before;
+    leak_check before;
 
     for (int i = 0; i < ROUNDS; i++) {
         unsigned char *block = take(LARGE);
@@ -603,13 +604,13 @@ static void a_segment_that_was_given_up_keeps_no_descriptor(void **state)
         assert_int_equal(oari_segment_detach(block, LARGE), OAR_OK);
         oar_shared_free(block);
         if (i == 0) /* what stands for all of them is there now */
-            before = census_take();
+            before = leak_check_begin();
         assert_int_equal(oari_segment_export(place.segment, &fd, &bytes),
                          OAR_OK);
         assert_int_equal(bytes, page);
         close(fd);
     }
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 /* ---- a limit on the size of files ---------------------------------------- */
@@ -627,10 +628,11 @@ static int fails_under_limit(const char *folder)
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0 ||
         oar_store_create_file(folder, &store) != OAR_OK)
         return 1;
-    if (!says(oar_shared_alloc(1 << 20, &memory), OAR_E_SYSTEM, "ulimit -f"))
+    if (!fails_with(oar_shared_alloc(1 << 20, &memory), OAR_E_SYSTEM,
+                    "ulimit -f"))
         return 2;
-    if (!says(oar_store_set(store, "large", large, sizeof large), OAR_E_SYSTEM,
-              "ulimit -f"))
+    if (!fails_with(oar_store_set(store, "large", large, sizeof large),
+                    OAR_E_SYSTEM, "ulimit -f"))
         return 3;
     o.backend = "shm";
     o.timeout_ms = 100;
@@ -651,7 +653,7 @@ static void a_limit_on_files_is_a_failure_and_no_signal(void **state)
         _exit(fails_under_limit(folder));
     assert_int_equal(waitpid(pid, &ended, 0), pid);
     assert_int_equal(ended, 0);
-    folder_drop(folder);
+    folder_remove(folder);
 }
 
 int main(void)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCP sockets by text: what net/sock.h promises. */
+/* TCP sockets and their addresses as text: what net/sock.h promises. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,8 +24,8 @@
 #include "base/fork.h"
 #include "net/unix_socket.h"
 #include "net/sock.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 enum { PATIENCE_MS = 20000 };
 
@@ -58,12 +58,12 @@ static int accept_one(int listener)
     return fd;
 }
 
-typedef struct pair {
+typedef struct socket_pair {
     int listener, client, server;
     char address[OARI_SOCK_TEXT];
-} pair;
+} socket_pair;
 
-static int try_pair(const char *address, pair *p)
+static int try_pair(const char *address, socket_pair *p)
 {
     if (oari_sock_listen(address, 5, &p->listener) != OAR_OK)
         return 0;
@@ -74,14 +74,14 @@ static int try_pair(const char *address, pair *p)
     return 1;
 }
 
-static void drop_pair(pair *p)
+static void drop_pair(socket_pair *p)
 {
     oari_fork_close(p->client);
     oari_fork_close(p->server);
     oari_fork_close(p->listener);
 }
 
-static void exchange(pair *p)
+static void exchange(socket_pair *p)
 {
     char got[4] = { 0 };
 
@@ -127,24 +127,26 @@ static void what_is_no_address_is_refused(void **state)
     int fd = -7;
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_says(oari_sock_listen(wrong[i], 1, &fd), OAR_E_ARG, wrong[i]);
-        assert_says(oari_sock_connect(wrong[i], &fd), OAR_E_ARG, wrong[i]);
+        assert_fails_with(oari_sock_listen(wrong[i], 1, &fd), OAR_E_ARG,
+                          wrong[i]);
+        assert_fails_with(oari_sock_connect(wrong[i], &fd), OAR_E_ARG,
+                          wrong[i]);
     }
-    assert_says(oari_sock_listen("127.0.0.1:65536", 1, &fd), OAR_E_ARG,
-                "65536");
-    assert_says(oari_sock_listen(NULL, 1, &fd), OAR_E_ARG, "no address");
+    assert_fails_with(oari_sock_listen("127.0.0.1:65536", 1, &fd), OAR_E_ARG,
+                      "65536");
+    assert_fails_with(oari_sock_listen(NULL, 1, &fd), OAR_E_ARG, "no address");
     memset(wide, 'h', sizeof wide);
     strcpy(wide + sizeof wide - 4, ":80");
-    assert_says(oari_sock_listen(wide, 1, &fd), OAR_E_ARG, "host:port");
+    assert_fails_with(oari_sock_listen(wide, 1, &fd), OAR_E_ARG, "host:port");
     assert_int_equal(fd, -7);
 }
 
-static void a_name_that_nobody_knows_is_not_found(void **state)
+static void an_unknown_name_is_not_found(void **state)
 {
     int fd = -7;
 
-    assert_says(oari_sock_connect("no such.invalid:80", &fd), OAR_E_NOT_FOUND,
-                "no such.invalid:80");
+    assert_fails_with(oari_sock_connect("no such.invalid:80", &fd),
+                      OAR_E_NOT_FOUND, "no such.invalid:80");
     assert_int_equal(fd, -7);
 }
 
@@ -153,14 +155,16 @@ static void the_family_can_be_chosen(void **state)
     int fd = -7;
 
     setenv("OARSONG_SOCKET_FAMILY", "inet6", 1);
-    assert_says(oari_sock_listen("127.0.0.1:0", 1, &fd), OAR_E_NOT_FOUND,
-                "127.0.0.1:0");
+    assert_fails_with(oari_sock_listen("127.0.0.1:0", 1, &fd), OAR_E_NOT_FOUND,
+                      "127.0.0.1:0");
     setenv("OARSONG_SOCKET_FAMILY", "inet", 1);
-    assert_says(oari_sock_listen("[::1]:0", 1, &fd), OAR_E_NOT_FOUND, "[::1]");
+    assert_fails_with(oari_sock_listen("[::1]:0", 1, &fd), OAR_E_NOT_FOUND,
+                      "[::1]");
     assert_int_equal(oari_sock_listen("127.0.0.1:0", 1, &fd), OAR_OK);
     oari_fork_close(fd);
     setenv("OARSONG_SOCKET_FAMILY", "ipx", 1);
-    assert_says(oari_sock_listen("127.0.0.1:0", 1, &fd), OAR_E_ARG, "ipx");
+    assert_fails_with(oari_sock_listen("127.0.0.1:0", 1, &fd), OAR_E_ARG,
+                      "ipx");
     unsetenv("OARSONG_SOCKET_FAMILY");
 }
 
@@ -168,9 +172,9 @@ static void the_family_can_be_chosen(void **state)
 
 static void connections_are_made_by_ipv4(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     char peer[OARI_SOCK_TEXT], own[OARI_SOCK_TEXT];
-    pair p;
+    socket_pair p;
 
     assert_true(try_pair("127.0.0.1:0", &p));
     assert_memory_equal(p.address, "127.0.0.1:", 10);
@@ -182,12 +186,12 @@ static void connections_are_made_by_ipv4(void **state)
     assert_int_equal(oari_sock_peer(p.client, peer), OAR_OK);
     assert_string_equal(peer, p.address);
     drop_pair(&p);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 static void connections_are_made_by_ipv6(void **state)
 {
-    pair p;
+    socket_pair p;
 
     if (!try_pair("[::1]:0", &p)) {
         print_message("no IPv6 here: %s\n", oar_last_error_text());
@@ -239,7 +243,7 @@ static void a_name_may_stand_for_several_addresses(void **state)
 
 static void descriptors_do_not_block_and_are_closed_by_exec(void **state)
 {
-    pair p;
+    socket_pair p;
     int fd[3];
 
     assert_true(try_pair("127.0.0.1:0", &p));
@@ -261,7 +265,7 @@ static void descriptors_do_not_block_and_are_closed_by_exec(void **state)
     drop_pair(&p);
 }
 
-static void nobody_waiting_is_no_failure_of_accept(void **state)
+static void accept_without_a_connection_is_no_failure(void **state)
 {
     int listener, fd = 7;
 
@@ -269,7 +273,7 @@ static void nobody_waiting_is_no_failure_of_accept(void **state)
     assert_int_equal(oari_sock_accept(listener, &fd), OAR_OK);
     assert_int_equal(fd, -1);
     oari_fork_close(listener);
-    assert_says(oari_sock_accept(listener, &fd), OAR_E_SYSTEM, "accept");
+    assert_fails_with(oari_sock_accept(listener, &fd), OAR_E_SYSTEM, "accept");
 }
 
 /* A port that was free a moment ago. */
@@ -284,7 +288,7 @@ static void free_address(char address[OARI_SOCK_TEXT])
 
 static void a_refused_connection_names_the_address(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     char address[OARI_SOCK_TEXT];
     oar_status status;
     int fd = -1;
@@ -293,11 +297,11 @@ static void a_refused_connection_names_the_address(void **state)
     status = oari_sock_connect(address, &fd);
     if (status == OAR_OK)
         status = settle(fd, address);
-    assert_says(status, OAR_E_SYSTEM, address);
+    assert_fails_with(status, OAR_E_SYSTEM, address);
     assert_non_null(strstr(oar_last_error_text(), strerror(ECONNREFUSED)));
     assert_int_equal(oar_last_error()->sys_errno, ECONNREFUSED);
     oari_fork_close(fd);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 static void a_socket_that_met_itself_is_not_connected(void **state)
@@ -310,8 +314,8 @@ static void a_socket_that_met_itself_is_not_connected(void **state)
     assert_int_equal(bind(fd, (struct sockaddr *)&own, sizeof own), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &bytes), 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&own, sizeof own), 0);
-    assert_says(oari_sock_connected(fd, "here", &done), OAR_E_SYSTEM,
-                strerror(ECONNREFUSED));
+    assert_fails_with(oari_sock_connected(fd, "here", &done), OAR_E_SYSTEM,
+                      strerror(ECONNREFUSED));
     assert_int_equal(done, 0);
     close(fd);
 }
@@ -323,7 +327,8 @@ static void a_taken_port_is_named(void **state)
 
     assert_int_equal(oari_sock_listen("127.0.0.1:0", 1, &first), OAR_OK);
     assert_int_equal(oari_sock_name(first, address), OAR_OK);
-    assert_says(oari_sock_listen(address, 1, &second), OAR_E_SYSTEM, address);
+    assert_fails_with(oari_sock_listen(address, 1, &second), OAR_E_SYSTEM,
+                      address);
     assert_int_equal(oar_last_error()->sys_errno, EADDRINUSE);
     assert_int_equal(second, -7);
     oari_fork_close(first);
@@ -335,14 +340,14 @@ static void an_address_of_another_host_cannot_be_bound(void **state)
 {
     int fd = -7;
 
-    assert_says(oari_sock_listen("192.0.2.1:0", 1, &fd), OAR_E_SYSTEM,
-                "192.0.2.1:0");
+    assert_fails_with(oari_sock_listen("192.0.2.1:0", 1, &fd), OAR_E_SYSTEM,
+                      "192.0.2.1:0");
     assert_int_equal(oar_last_error()->sys_errno, EADDRNOTAVAIL);
 }
 
 static void a_child_does_not_keep_a_connection_open(void **state)
 {
-    pair p;
+    socket_pair p;
     char byte;
     int hold[2];
     pid_t child;
@@ -367,7 +372,7 @@ static void a_child_does_not_keep_a_connection_open(void **state)
 
 static void loopback_is_known_by_its_address(void **state)
 {
-    pair p;
+    socket_pair p;
 
     assert_true(try_pair("127.0.0.1:0", &p));
     assert_true(oari_sock_is_loopback(p.client));
@@ -386,7 +391,7 @@ static void loopback_is_known_by_its_address(void **state)
 static void this_host_is_known_by_its_own_address(void **state)
 {
     char own[OARI_SOCK_TEXT];
-    pair p;
+    socket_pair p;
 
     setenv("OARSONG_SOCKET_IFNAME", "^lo", 1);
     if (oari_sock_local(NULL, own) != OAR_OK) {
@@ -433,7 +438,7 @@ static void the_local_address_follows_the_route(void **state)
     if (oari_sock_local("[::1]:29500", text) == OAR_OK)
         assert_true(strcmp(text, "[::1]:0") == 0 || text[0] != '[');
     assert_int_equal(oari_sock_local(NULL, text), OAR_OK);
-    assert_says(oari_sock_local("nonsense", text), OAR_E_ARG, "nonsense");
+    assert_fails_with(oari_sock_local("nonsense", text), OAR_E_ARG, "nonsense");
 }
 
 static void the_interface_can_be_named(void **state)
@@ -448,7 +453,7 @@ static void the_interface_can_be_named(void **state)
     assert_int_equal(oari_sock_listen(text, 1, &fd), OAR_OK);
     oari_fork_close(fd);
     setenv("OARSONG_SOCKET_IFNAME", "nosuch", 1);
-    assert_says(oari_sock_local(NULL, text), OAR_E_UNAVAILABLE, "nosuch");
+    assert_fails_with(oari_sock_local(NULL, text), OAR_E_UNAVAILABLE, "nosuch");
     assert_non_null(strstr(oar_last_error_text(), "lo"));
     unsetenv("OARSONG_SOCKET_IFNAME");
     unsetenv("OARSONG_SOCKET_FAMILY");
@@ -491,7 +496,7 @@ static int take_what_is_handed_over(void)
                : 2;
 }
 
-/* At once, and not as if nobody were there. */
+/* It fails at once, and not as if there were no listener. */
 static int call_a_store(void)
 {
     int64_t start = oari_now_ns();
@@ -525,14 +530,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_process_without_descriptors_says_so),
         cmocka_unit_test(what_is_no_address_is_refused),
-        cmocka_unit_test(a_name_that_nobody_knows_is_not_found),
+        cmocka_unit_test(an_unknown_name_is_not_found),
         cmocka_unit_test(the_family_can_be_chosen),
         cmocka_unit_test(connections_are_made_by_ipv4),
         cmocka_unit_test(connections_are_made_by_ipv6),
         cmocka_unit_test(the_wildcard_of_ipv6_takes_ipv4_too),
         cmocka_unit_test(a_name_may_stand_for_several_addresses),
         cmocka_unit_test(descriptors_do_not_block_and_are_closed_by_exec),
-        cmocka_unit_test(nobody_waiting_is_no_failure_of_accept),
+        cmocka_unit_test(accept_without_a_connection_is_no_failure),
         cmocka_unit_test(a_refused_connection_names_the_address),
         cmocka_unit_test(a_socket_that_met_itself_is_not_connected),
         cmocka_unit_test(a_taken_port_is_named),

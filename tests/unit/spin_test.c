@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks spin only while each has a core of its own: one to which it is bound
- * alone counts, one that two share does not. With two for each, their engines'
- * threads have a core to spare. */
-#include "support/crew.h"
+/* Ranks spin only while each has a core of its own: a core to which one rank
+ * alone is bound counts, a core that two share does not. With two cores for
+ * each rank, the threads of their engines have a core, too. */
+#include "support/test_job.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -13,10 +13,10 @@
 #include "comm/group/group.h"
 
 /* Which core each of the two is bound to; -1: all there are. */
-typedef struct seats {
+typedef struct core_binding {
     int core[2];
     int spins;
-} seats;
+} core_binding;
 
 static int nth_core(int n)
 {
@@ -29,9 +29,9 @@ static int nth_core(int n)
     return 0;
 }
 
-static int take_seat(crew *c, int rank, void *arg)
+static int bind_rank(test_job *c, int rank, void *arg)
 {
-    const seats *s = arg;
+    const core_binding *s = arg;
     oar_group_opts o = oar_group_opts_init();
     oar_group *g = NULL;
     cpu_set_t one;
@@ -42,7 +42,7 @@ static int take_seat(crew *c, int rank, void *arg)
     CPU_SET(nth_core(s->core[rank]), &one);
     if (s->core[rank] >= 0)
         sched_setaffinity(0, sizeof one, &one);
-    if (crew_join(c, rank, &o, &g) != OAR_OK)
+    if (test_job_join(c, rank, &o, &g) != OAR_OK)
         return 1;
     spins = g->spin_ns != 0;
     oar_group_destroy(g);
@@ -51,15 +51,15 @@ static int take_seat(crew *c, int rank, void *arg)
 
 static void seat(int first, int second, int spins)
 {
-    seats *s = crew_page(sizeof *s);
-    crew c;
+    core_binding *s = shared_page(sizeof *s);
+    test_job c;
 
-    *s = (seats){ { first, second }, spins };
-    crew_start(&c, 2, take_seat, s, "cores %d and %d", first, second);
+    *s = (core_binding){ { first, second }, spins };
+    test_job_start(&c, 2, bind_rank, s, "cores %d and %d", first, second);
     for (int r = 0; r < 2; r++)
-        crew_expect(&c, r, 0);
-    crew_end(&c);
-    crew_drop_page(s, sizeof *s);
+        test_job_expect(&c, r, 0);
+    test_job_end(&c);
+    shared_page_free(s, sizeof *s);
 }
 
 static void ranks_that_each_have_a_core_spin(void **state)
@@ -71,7 +71,7 @@ static void ranks_that_each_have_a_core_spin(void **state)
     seat(1, -1, 1);
 }
 
-static void ranks_that_share_a_core_do_not(void **state)
+static void ranks_that_share_a_core_do_not_spin(void **state)
 {
     seat(0, 0, 0);
 }
@@ -111,14 +111,14 @@ static void two_cores_for_each_rank_are_one_to_spare(void **state)
     assert_true(spares(1, 0, 2, 2));
 }
 
-static void so_are_two_to_which_it_is_bound(void **state)
+static void two_cores_to_which_a_rank_is_bound_are_one_to_spare(void **state)
 {
     assert_true(spares(8, 2, 2, 2));
     assert_false(spares(8, 1, 1, 1));
     assert_false(spares(8, 0, 2, 2));
 }
 
-static void a_quota_is_for_all_of_them(void **state)
+static void a_cpu_quota_is_shared_by_all_ranks(void **state)
 {
     assert_true(spares(3, 0, 16, 6));
     assert_false(spares(3, 0, 16, 5));
@@ -128,10 +128,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_each_have_a_core_spin),
-        cmocka_unit_test(ranks_that_share_a_core_do_not),
+        cmocka_unit_test(ranks_that_share_a_core_do_not_spin),
         cmocka_unit_test(two_cores_for_each_rank_are_one_to_spare),
-        cmocka_unit_test(so_are_two_to_which_it_is_bound),
-        cmocka_unit_test(a_quota_is_for_all_of_them),
+        cmocka_unit_test(two_cores_to_which_a_rank_is_bound_are_one_to_spare),
+        cmocka_unit_test(a_cpu_quota_is_shared_by_all_ranks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

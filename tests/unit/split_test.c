@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups made of groups: who is in them, whose rank is whose, and that their
- * traffic never mixes. */
+/* Groups made from groups: their members and ranks, and that their messages
+ * never mix. */
 #include "support/ranks.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 #include <oarsong/p2p.h>
 
 #include "comm/group/group.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 static oar_status sum_is(oar_group *g, int64_t mine, int64_t wanted)
 {
@@ -105,7 +105,8 @@ static oar_status dup_with_other_timeouts(oar_group *g, void *arg)
     oar_group *slow, *quick;
 
     patient.name = "a name that is much too long to be that of a group";
-    CHECK(says(oar_group_dup_with(g, &patient, &slow), OAR_E_ARG, "50 bytes"));
+    CHECK(fails_with(oar_group_dup_with(g, &patient, &slow), OAR_E_ARG,
+                     "50 bytes"));
     patient.name = "checkpoint";
     CHECK_OK(oar_group_dup_with(g, &patient, &slow));
     CHECK(strcmp(oar_group_name(slow), "world.checkpoint.1") == 0);
@@ -113,7 +114,8 @@ static oar_status dup_with_other_timeouts(oar_group *g, void *arg)
     if (oar_group_rank(g) == 1) {
         usleep(400000);
     } else {
-        CHECK(says(oar_barrier(quick, NULL, NULL), OAR_E_TIMEOUT, "100 ms"));
+        CHECK(fails_with(oar_barrier(quick, NULL, NULL), OAR_E_TIMEOUT,
+                         "100 ms"));
     }
     CHECK_OK(oar_barrier(slow, NULL, NULL));
     oar_group_destroy(quick);
@@ -133,12 +135,13 @@ static oar_status subset_cases(oar_group *g, void *arg)
     int rank = oar_group_rank(g);
     oar_group *sub = NULL;
 
-    CHECK(says(oar_group_subset(g, 0, odd, &sub), OAR_E_WORLD, "no ranks"));
-    CHECK(says(oar_group_subset(g, 2, far, &sub), OAR_E_RANK,
-               "rank 4 in a group of 4"));
+    CHECK(
+        fails_with(oar_group_subset(g, 0, odd, &sub), OAR_E_WORLD, "no ranks"));
+    CHECK(fails_with(oar_group_subset(g, 2, far, &sub), OAR_E_RANK,
+                     "rank 4 in a group of 4"));
     if (rank % 2 == 0)
-        CHECK(
-            says(oar_group_subset(g, 2, odd, &sub), OAR_E_RANK, "not one of"));
+        CHECK(fails_with(oar_group_subset(g, 2, odd, &sub), OAR_E_RANK,
+                         "not one of"));
     else {
         CHECK_OK(oar_group_subset(g, 2, odd, &sub));
         CHECK(oar_group_size(sub) == 2 && oar_group_rank(sub) == rank / 2);
@@ -314,8 +317,8 @@ static oar_status leave_first(oar_group *g, void *arg)
     if (!*together)
         CHECK_OK(oar_barrier(g, NULL, NULL));
     if (oar_group_rank(g) == 1) {
-        CHECK(says(oar_barrier(pair, NULL, NULL), OAR_E_PEER,
-                   "its last operation was"));
+        CHECK(fails_with(oar_barrier(pair, NULL, NULL), OAR_E_PEER,
+                         "its last operation was"));
         oar_group_destroy(pair);
     }
     return oar_barrier(g, NULL, NULL);
@@ -350,22 +353,22 @@ static oar_status fail_in_every_way(oar_group *odd)
     if (me == 0) {
         CHECK_OK(oar_send(odd, oar_span_of(x, 2, OAR_F32), 1, 1, NULL, NULL));
         status = oar_barrier(late, &brief, NULL);
-        CHECK(says(status, OAR_E_TIMEOUT, "for rank 1 (world rank 3, "));
-        CHECK(says(status, OAR_E_TIMEOUT, "[group \""));
-        CHECK(says(status, OAR_E_TIMEOUT, ": rank 0 is world rank 1]"));
+        CHECK(fails_with(status, OAR_E_TIMEOUT, "for rank 1 (world rank 3, "));
+        CHECK(fails_with(status, OAR_E_TIMEOUT, "[group \""));
+        CHECK(fails_with(status, OAR_E_TIMEOUT, ": rank 0 is world rank 1]"));
         CHECK_OK(oar_group_abort(aborted, "enough"));
     } else {
         status = oar_recv(odd, oar_span_of(x, 1, OAR_F32), 0, 1, NULL, NULL);
-        CHECK(says(status, OAR_E_SIZE,
-                   ": rank 1 is world rank 3, rank 0 is world rank 1]"));
+        CHECK(fails_with(status, OAR_E_SIZE,
+                         ": rank 1 is world rank 3, rank 0 is world rank 1]"));
         status = oar_barrier(aborted, NULL, NULL);
-        CHECK(says(status, OAR_E_ABORTED, "rank 0 aborted: enough"));
-        CHECK(says(status, OAR_E_ABORTED, ": rank 0 is world rank 1]"));
+        CHECK(fails_with(status, OAR_E_ABORTED, "rank 0 aborted: enough"));
+        CHECK(fails_with(status, OAR_E_ABORTED, ": rank 0 is world rank 1]"));
     }
     status = oar_all_reduce(differ, oar_span_of(x, 1 + (size_t)me, OAR_F32),
                             OAR_SUM, NULL, NULL);
-    CHECK(says(status, OAR_E_MISMATCH,
-               ": rank 0 is world rank 1, rank 1 is world rank 3]"));
+    CHECK(fails_with(status, OAR_E_MISMATCH,
+                     ": rank 0 is world rank 1, rank 1 is world rank 3]"));
     CHECK_OK(oar_barrier(odd, NULL, NULL));
     oar_group_destroy(late);
     oar_group_destroy(differ);
@@ -382,7 +385,7 @@ static oar_status fail_among_the_odd(oar_group *g, void *arg)
         CHECK_OK(fail_in_every_way(half));
     if (oar_group_rank(g) == 1)
         CHECK_OK(oar_group_abort(g, "the end"));
-    CHECK(says(oar_barrier(g, NULL, NULL), OAR_E_ABORTED, "the end"));
+    CHECK(fails_with(oar_barrier(g, NULL, NULL), OAR_E_ABORTED, "the end"));
     CHECK(strstr(oar_last_error_text(), "world rank") == NULL);
     oar_group_destroy(half);
     return OAR_OK;

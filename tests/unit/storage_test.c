@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Storage: counted memory whose data can go and come back. */
+/* Storage: counted memory whose data can be freed and made again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,13 +12,13 @@
 #include <oarsong/ops.h>
 #include <oarsong/tensor.h>
 
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 static void fresh_storage_is_aligned_and_counted(void **state)
 {
     static const size_t sizes[] = { 0, 1, 3, 64, 1000 };
-    uint64_t before = census_take().live;
+    uint64_t before = leak_check_begin().live;
 
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         oar_storage *s;
@@ -32,7 +32,7 @@ static void fresh_storage_is_aligned_and_counted(void **state)
         assert_int_equal(oar_storage_bytes(s), sizes[i]);
         oar_storage_release(s);
     }
-    assert_int_equal(census_take().live, before);
+    assert_int_equal(leak_check_begin().live, before);
 }
 
 static void shared_storage_is_ordinary_memory_to_its_owner(void **state)
@@ -113,14 +113,14 @@ static void nothing_is_asked_of_null(void **state)
 
 static void a_failed_allocation_leaves_nothing_behind(void **state)
 {
-    uint64_t before = census_take().live;
+    uint64_t before = leak_check_begin().live;
     oar_storage *s = NULL;
 
     for (int n = 1; n <= 2; n++) {
         oar_memory_fail_after((uint64_t)n);
         assert_int_equal(oar_storage_create(64, 0, &s), OAR_E_NOMEM);
         assert_null(s);
-        assert_int_equal(census_take().live, before);
+        assert_int_equal(leak_check_begin().live, before);
     }
     OK(oar_storage_create(64, 0, &s));
     OK(oar_storage_detach(s));
@@ -130,7 +130,7 @@ static void a_failed_allocation_leaves_nothing_behind(void **state)
     OK(oar_storage_attach(s, NULL, NULL, NULL));
     oar_storage_release(s);
     oar_memory_fail_after(0);
-    assert_int_equal(census_take().live, before);
+    assert_int_equal(leak_check_begin().live, before);
 }
 
 int main(void)

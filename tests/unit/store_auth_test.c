@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A store whose job has a secret: who knows it gets in, by proof or by TLS;
- * everybody else is refused, whatever they say and however many they are, while
- * a client that was there before goes on working. */
+/* A store whose job has a secret: clients that know it are served, by proof or
+ * by TLS; all others are refused, whatever they send and however many they are,
+ * while an earlier client goes on working. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,9 +26,9 @@
 #include "base/fork.h"
 #include "store/store_client.h"
 #include "net/sock.h"
-#include "support/caller.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/raw_client.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 static const oari_secret ours = { .bytes = { 1, 2, 3 }, .known = 1 };
 static const oari_secret theirs = { .bytes = { 1, 2, 4 }, .known = 1 };
@@ -38,10 +37,10 @@ static const oari_secret none = { .known = 0 };
 enum { SHORT_MS = 300 /* for a caller that does not go on */ };
 
 /* A server, and a client that is there before and after. */
-typedef struct house {
+typedef struct auth_server {
     oar_store_server *server;
-    oar_store *guest;
-} house;
+    oar_store *client;
+} auth_server;
 
 static void set_wire(const char *wire)
 {
@@ -51,25 +50,26 @@ static void set_wire(const char *wire)
         unsetenv("OARSONG_WIRE");
 }
 
-static oar_status join(const house *h, const char *wire,
+static oar_status join(const auth_server *h, const char *wire,
                        const oari_secret *secret, oar_store **store)
 {
     oar_status status;
 
     set_wire(wire);
     status = oari_store_connect(oar_store_server_address(h->server),
-                                CALLER_PATIENCE_MS, secret, store);
+                                RAW_CLIENT_LIMIT_MS, secret, store);
     set_wire(NULL);
     return status;
 }
 
-static void open_house(house *h, const char *wire, const oari_secret *secret,
-                       const oari_store_limits *limits)
+static void start_server(auth_server *h, const char *wire,
+                         const oari_secret *secret,
+                         const oari_store_limits *limits)
 {
     memset(h, 0, sizeof *h);
     set_wire(wire);
     OK(oari_store_serve("127.0.0.1:0", limits, secret, &h->server));
-    OK(join(h, wire, secret, &h->guest));
+    OK(join(h, wire, secret, &h->client));
 }
 
 static oari_store_limits hurried(void)
@@ -80,145 +80,145 @@ static oari_store_limits hurried(void)
     return limits;
 }
 
-static void assert_goes_on(const house *h)
+static void assert_goes_on(const auth_server *h)
 {
     int64_t before, after;
 
-    OK(oar_store_add(h->guest, "alive", 0, &before));
-    OK(oar_store_add(h->guest, "alive", 1, &after));
+    OK(oar_store_add(h->client, "alive", 0, &before));
+    OK(oar_store_add(h->client, "alive", 1, &after));
     assert_int_equal(after, before + 1);
 }
 
-static void close_house(house *h)
+static void stop_server(auth_server *h)
 {
     assert_goes_on(h);
-    oar_store_destroy(h->guest);
+    oar_store_destroy(h->client);
     oar_store_server_destroy(h->server);
 }
 
-static void refuse(const house *h, const char *wire, const oari_secret *secret,
-                   const char *sentence)
+static void refuse(const auth_server *h, const char *wire,
+                   const oari_secret *secret, const char *sentence)
 {
     oar_store *store = NULL;
 
-    assert_says(join(h, wire, secret, &store), OAR_E_AUTH, sentence);
+    assert_fails_with(join(h, wire, secret, &store), OAR_E_AUTH, sentence);
     assert_non_null(
         strstr(oar_last_error_text(), oar_store_server_address(h->server)));
     assert_null(store);
     assert_goes_on(h);
 }
 
-/* ---- who gets in --------------------------------------------------------- */
+/* ---- which clients are served -------------------------------------------- */
 
 static void clients_with_the_secret_get_in(void **state)
 {
     static const char *const wires[][2] = {
         { NULL, NULL }, { "auto", "auth" }, { "tls", "tls" }, { "auth", "tls" }
     };
-    census before = census_take();
+    leak_check before = leak_check_begin();
 
     for (int i = 0; i < 4; i++) {
-        house h;
+        auth_server h;
         oar_store *other = NULL;
-        open_house(&h, wires[i][0], &ours, &oari_store_default_limits);
+        start_server(&h, wires[i][0], &ours, &oari_store_default_limits);
         OK(join(&h, wires[i][1], &ours, &other));
         OK(oar_store_set(other, "key", "value", 5));
-        OK(oar_store_wait(h.guest, 1, &(const char *){ "key" }, 0));
+        OK(oar_store_wait(h.client, 1, &(const char *){ "key" }, 0));
         oar_store_destroy(other);
-        close_house(&h);
+        stop_server(&h);
     }
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
-static void clients_without_it_are_told_what_to_do(void **state)
+static void clients_without_the_secret_are_refused_with_advice(void **state)
 {
-    house h;
+    auth_server h;
 
-    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    start_server(&h, NULL, &ours, &oari_store_default_limits);
     refuse(&h, NULL, &none, "OARSONG_SECRET_FILE");
     assert_non_null(strstr(oar_last_error_text(), "oarsong run"));
     refuse(&h, NULL, &theirs, "another job");
     refuse(&h, "plain", &ours, "OARSONG_WIRE=plain");
-    close_house(&h);
+    stop_server(&h);
 }
 
 static void
 a_server_without_a_secret_is_refused_by_those_who_have_one(void **state)
 {
-    house h;
+    auth_server h;
 
-    open_house(&h, NULL, &none, &oari_store_default_limits);
+    start_server(&h, NULL, &none, &oari_store_default_limits);
     refuse(&h, NULL, &ours, "OARSONG_SECRET_FILE");
     refuse(&h, "tls", &ours, "TLS");
-    close_house(&h);
+    stop_server(&h);
 }
 
-static void tls_and_plain_do_not_meet(void **state)
+static void tls_and_plain_do_not_connect(void **state)
 {
-    house h;
+    auth_server h;
 
-    open_house(&h, "tls", &ours, &oari_store_default_limits);
+    start_server(&h, "tls", &ours, &oari_store_default_limits);
     refuse(&h, "auth", &ours, "asks for TLS");
     refuse(&h, "plain", &none, "asks for TLS");
     refuse(&h, "tls", &theirs, "TLS");
-    close_house(&h);
-    open_house(&h, "plain", &ours, &oari_store_default_limits);
+    stop_server(&h);
+    start_server(&h, "plain", &ours, &oari_store_default_limits);
     refuse(&h, "tls", &ours, "TLS");
     refuse(&h, "auth", &ours, "OARSONG_WIRE");
-    close_house(&h);
+    stop_server(&h);
 }
 
 static void a_refusal_comes_at_once(void **state)
 {
     int64_t start = oari_now_ns();
-    house h;
+    auth_server h;
 
-    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    start_server(&h, NULL, &ours, &oari_store_default_limits);
     refuse(&h, NULL, &theirs, "secret");
-    close_house(&h);
-    open_house(&h, "tls", &ours, &oari_store_default_limits);
+    stop_server(&h);
+    start_server(&h, "tls", &ours, &oari_store_default_limits);
     refuse(&h, "tls", &theirs, "TLS");
-    close_house(&h);
-    assert_true(oari_now_ns() - start < CALLER_PATIENCE_MS * INT64_C(500000));
+    stop_server(&h);
+    assert_true(oari_now_ns() - start < RAW_CLIENT_LIMIT_MS * INT64_C(500000));
 }
 
-typedef struct lines {
+typedef struct log_lines {
     int count;
     char text[512];
-} lines;
+} log_lines;
 
 static void note_line(void *arg, oar_log_level level, const char *text)
 {
-    lines *l = arg;
+    log_lines *l = arg;
 
     l->count++;
     snprintf(l->text, sizeof l->text, "%s", text);
 }
 
-/* Whoever is refused must not be able to fill a disk. */
+/* Refused clients must not be able to fill a disk with log lines. */
 static void refusals_are_logged_once(void **state)
 {
-    lines l = { 0 };
-    house h;
+    log_lines l = { 0 };
+    auth_server h;
 
-    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    start_server(&h, NULL, &ours, &oari_store_default_limits);
     oar_log_to(note_line, &l, OAR_LOG_WARN);
     for (int i = 0; i < 5; i++)
         refuse(&h, NULL, &none, "secret");
-    close_house(&h);
+    stop_server(&h);
     oar_log_to(NULL, NULL, OAR_LOG_WARN);
     assert_int_equal(l.count, 1);
     assert_non_null(strstr(l.text, "127.0.0.1"));
 }
 
-/* A server that was asked to be reached from elsewhere is there, and says that
- * nobody will get in; this host does, by whatever address. */
+/* A server that was asked to listen for other hosts does so, and says that it
+ * will refuse them; clients of this host are served at any address. */
 static void a_server_without_a_secret_is_for_this_host(void **state)
 {
     char own[OARI_SOCK_TEXT];
     oar_store *store = NULL;
-    lines l = { 0 };
-    house h = { 0 };
+    log_lines l = { 0 };
+    auth_server h = { 0 };
 
     setenv("OARSONG_SOCKET_IFNAME", "^lo", 1);
     if (oari_sock_local(NULL, own) != OAR_OK) {
@@ -239,16 +239,16 @@ static void a_server_without_a_secret_is_for_this_host(void **state)
     oar_store_server_destroy(h.server);
 }
 
-static void a_server_remembers_whom_it_refused_first(void **state)
+static void a_server_remembers_the_client_it_refused_first(void **state)
 {
-    house h;
+    auth_server h;
 
-    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    start_server(&h, NULL, &ours, &oari_store_default_limits);
     OK(oari_store_refused(h.server));
     OK(oari_store_refused(NULL));
     refuse(&h, NULL, &none, "secret");
-    assert_says(oari_store_refused(h.server), OAR_E_AUTH, "127.0.0.1:");
-    close_house(&h);
+    assert_fails_with(oari_store_refused(h.server), OAR_E_AUTH, "127.0.0.1:");
+    stop_server(&h);
 }
 
 /* ---- children ------------------------------------------------------------ */
@@ -258,8 +258,8 @@ static void ask_something(oari_store_client *link, char port[OARI_SOCK_TEXT])
     oari_wire_message add = { .head.kind = OARI_WIRE_ADD,
                               .amount = 1,
                               .key = { "n", 1 } };
-    oari_request_limits patience = { CALLER_PATIENCE_MS,
-                                     oari_deadline(CALLER_PATIENCE_MS), 0, 0 };
+    oari_request_limits patience = { RAW_CLIENT_LIMIT_MS,
+                                     oari_deadline(RAW_CLIENT_LIMIT_MS), 0, 0 };
     oari_wire_message reply;
 
     OK(oari_store_client_ask(link, &add, &patience, &reply));
@@ -273,11 +273,11 @@ static void a_child_does_not_end_its_parents_connection(void **state)
     char before[OARI_SOCK_TEXT], after[OARI_SOCK_TEXT];
     oari_store_client *link;
     oari_trust trust;
-    house h;
+    auth_server h;
     pid_t child;
     int how;
 
-    open_house(&h, "tls", &ours, &oari_store_default_limits);
+    start_server(&h, "tls", &ours, &oari_store_default_limits);
     set_wire("tls");
     OK(oari_trust_make(&ours, &trust));
     set_wire(NULL);
@@ -287,7 +287,7 @@ static void a_child_does_not_end_its_parents_connection(void **state)
     if ((child = fork()) == 0) {
         link->stream.fd = -1;
         oari_store_client_destroy(link);
-        oar_store_destroy(h.guest);
+        oar_store_destroy(h.client);
         oar_store_server_destroy(h.server);
         _exit(0);
     }
@@ -296,7 +296,7 @@ static void a_child_does_not_end_its_parents_connection(void **state)
     ask_something(link, after);
     assert_string_equal(before, after);
     oari_store_client_destroy(link);
-    close_house(&h);
+    stop_server(&h);
 }
 
 /* A connection to the queue of a server that goes away is reset, and then has
@@ -318,25 +318,25 @@ static void a_reset_connection_is_not_one_to_another_host(void **state)
         OK(oari_sock_connected(wait.fd, address, &done));
     OK(oari_trust_wire(&trust, wait.fd, &wire));
     oari_fork_close(listener);
-    assert_int_equal(poll(&wait, 1, CALLER_PATIENCE_MS), 1);
+    assert_int_equal(poll(&wait, 1, RAW_CLIENT_LIMIT_MS), 1);
     assert_int_equal(oari_trust_wire(&trust, wait.fd, &wire), OAR_E_CLOSED);
     oari_fork_close(wait.fd);
 }
 
-typedef struct busy {
-    const house *house;
+typedef struct busy_client {
+    const auth_server *server_of;
     _Atomic int *done;
-} busy;
+} busy_client;
 
 /* New connections and old ones, without end. */
 static void *stay_busy(void *arg)
 {
-    const busy *b = arg;
+    const busy_client *b = arg;
 
     for (;;) {
         oar_store *store = NULL;
-        if (oari_store_connect(oar_store_server_address(b->house->server),
-                               CALLER_PATIENCE_MS, &ours, &store) != OAR_OK ||
+        if (oari_store_connect(oar_store_server_address(b->server_of->server),
+                               RAW_CLIENT_LIMIT_MS, &ours, &store) != OAR_OK ||
             oar_store_add(store, "busy", 1, NULL) != OAR_OK)
             _exit(2);
         oar_store_destroy(store);
@@ -349,8 +349,8 @@ static void *stay_busy(void *arg)
 static void exit_in_the_middle(int times)
 {
     static _Atomic int done;
-    static house h;
-    busy b = { &h, &done };
+    static auth_server h;
+    busy_client b = { &h, &done };
     pthread_t thread;
 
     set_wire("tls");
@@ -380,13 +380,13 @@ static void a_program_may_exit_with_a_busy_server(void **state)
 
 /* ---- handshakes by hand -------------------------------------------------- */
 
-typedef struct greeting {
+typedef struct handshake_frames {
     oari_trust trust;
     oari_auth auth;
     oari_wire_message hello, proof;
-} greeting;
+} handshake_frames;
 
-static void prepare(greeting *g, const oari_secret *secret)
+static void prepare(handshake_frames *g, const oari_secret *secret)
 {
     memset(g, 0, sizeof *g);
     OK(oari_trust_make(secret, &g->trust));
@@ -407,30 +407,30 @@ static void a_proof_that_is_sent_back_is_refused(void **state)
 {
     oari_wire_message welcome, reply;
     unsigned char echo[OARI_MAC_BYTES];
-    greeting g;
-    house h;
+    handshake_frames g;
+    auth_server h;
     int fd;
 
-    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    start_server(&h, NULL, &ours, &oari_store_default_limits);
     prepare(&g, &none);
     g.hello.method = OARI_AUTH_HMAC;
-    fd = caller_connect(h.server);
-    caller_send(fd, &g.hello);
-    caller_read(fd, &welcome);
+    fd = raw_client_connect(h.server);
+    raw_client_send(fd, &g.hello);
+    raw_client_recv(fd, &welcome);
     assert_int_equal(welcome.head.status, OAR_OK);
     assert_int_equal(welcome.value.bytes, OARI_MAC_BYTES);
     memcpy(echo, welcome.value.data, sizeof echo);
     g.proof.value = (oari_bytes){ echo, sizeof echo };
-    caller_send(fd, &g.proof);
-    caller_read(fd, &reply);
+    raw_client_send(fd, &g.proof);
+    raw_client_recv(fd, &reply);
     assert_int_equal(reply.head.status, OAR_E_AUTH);
-    assert_true(caller_is_cut(fd));
+    assert_true(raw_client_is_closed(fd));
     oari_fork_close(fd);
-    close_house(&h);
+    stop_server(&h);
 }
 
 /* What is asked for before one has proved oneself is not done. */
-static void nothing_is_done_for_who_has_not_proved_itself(void **state)
+static void nothing_is_done_for_an_unauthenticated_client(void **state)
 {
     oari_wire_message set = { .head = { .kind = OARI_WIRE_SET, .number = 1 },
                               .key = { "stolen", 6 },
@@ -438,24 +438,24 @@ static void nothing_is_done_for_who_has_not_proved_itself(void **state)
     oari_wire_message welcome;
     void *value;
     size_t bytes;
-    greeting g;
-    house h;
+    handshake_frames g;
+    auth_server h;
 
-    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    start_server(&h, NULL, &ours, &oari_store_default_limits);
     for (int greets = 0; greets < 2; greets++) {
-        int fd = caller_connect(h.server);
+        int fd = raw_client_connect(h.server);
         prepare(&g, &ours);
         if (greets) {
-            caller_send(fd, &g.hello);
-            caller_read(fd, &welcome);
+            raw_client_send(fd, &g.hello);
+            raw_client_recv(fd, &welcome);
         }
-        caller_send(fd, &set);
-        assert_true(caller_is_cut(fd));
+        raw_client_send(fd, &set);
+        assert_true(raw_client_is_closed(fd));
         oari_fork_close(fd);
     }
-    assert_int_equal(oar_store_get(h.guest, "stolen", 0, &value, &bytes),
+    assert_int_equal(oar_store_get(h.client, "stolen", 0, &value, &bytes),
                      OAR_E_TIMEOUT);
-    close_house(&h);
+    stop_server(&h);
 }
 
 /* The bytes of a handshake that was good once. */
@@ -464,37 +464,37 @@ static void a_handshake_cannot_be_replayed(void **state)
     unsigned char hello[512], proof[512];
     size_t hello_bytes, proof_bytes;
     oari_wire_message reply;
-    greeting g;
-    house h;
+    handshake_frames g;
+    auth_server h;
 
-    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    start_server(&h, NULL, &ours, &oari_store_default_limits);
     prepare(&g, &ours);
     for (int again = 0; again < 3; again++) {
-        int fd = caller_connect(h.server);
+        int fd = raw_client_connect(h.server);
         hello_bytes = frame_of(&g.hello, hello);
-        caller_say(fd, hello, hello_bytes);
-        caller_read(fd, &reply);
+        raw_client_send_bytes(fd, hello, hello_bytes);
+        raw_client_recv(fd, &reply);
         assert_int_equal(reply.head.status, OAR_OK);
         if (again == 0) {
             OK(oari_auth_answer(&g.auth, &g.trust, &reply, &g.proof));
             proof_bytes = frame_of(&g.proof, proof);
         }
-        caller_say(fd, proof, proof_bytes);
-        caller_read(fd, &reply);
+        raw_client_send_bytes(fd, proof, proof_bytes);
+        raw_client_recv(fd, &reply);
         assert_int_equal(reply.head.status, again == 0 ? OAR_OK : OAR_E_AUTH);
         if (again != 0)
-            assert_true(caller_is_cut(fd));
+            assert_true(raw_client_is_closed(fd));
         oari_fork_close(fd);
     }
-    close_house(&h);
+    stop_server(&h);
 }
 
 /* A handshake in which `change` of the bytes that the client sends is done to
  * them, as a client sees it: whether it is let in. */
-typedef struct change {
+typedef struct changed_bit {
     int frame; /* 0: the hello, 1: the proof */
     size_t bit;
-} change;
+} changed_bit;
 
 static int read_or_cut(int fd, oari_wire_message *m, uint64_t number, int kind)
 {
@@ -504,37 +504,37 @@ static int read_or_cut(int fd, oari_wire_message *m, uint64_t number, int kind)
 
     for (size_t have = 0, wanted = sizeof head_bytes; have < wanted;) {
         ssize_t got;
-        caller_await(fd, POLLIN);
+        raw_client_await(fd, POLLIN);
         if ((got = recv(fd, head_bytes + have, wanted - have, 0)) <= 0)
             return 0;
         have += (size_t)got;
     }
     assert_int_equal(oari_wire_read_header(head_bytes, &head), OAR_OK);
-    caller_hear(fd, body, head.bytes);
+    raw_client_recv_bytes(fd, body, head.bytes);
     assert_int_equal(oari_wire_read(&head, body, m), OAR_OK);
     return head.status == OAR_OK && head.number == number &&
            head.kind == (kind | OARI_WIRE_REPLY);
 }
 
-static int is_let_in(const house *h, const change *c, size_t bits[2])
+static int is_let_in(const auth_server *h, const changed_bit *c, size_t bits[2])
 {
     unsigned char frame[512];
     oari_wire_message reply;
-    int fd = caller_connect(h->server), in;
-    greeting g;
+    int fd = raw_client_connect(h->server), in;
+    handshake_frames g;
 
     prepare(&g, &ours);
     bits[0] = 8 * frame_of(&g.hello, frame);
     if (c->frame == 0)
         frame[c->bit / 8] ^= (unsigned char)(1 << c->bit % 8);
-    caller_say(fd, frame, bits[0] / 8);
+    raw_client_send_bytes(fd, frame, bits[0] / 8);
     in = read_or_cut(fd, &reply, 0, OARI_WIRE_HELLO) &&
          oari_auth_answer(&g.auth, &g.trust, &reply, &g.proof) == OAR_OK;
     if (in) {
         bits[1] = 8 * frame_of(&g.proof, frame);
         if (c->frame == 1)
             frame[c->bit / 8] ^= (unsigned char)(1 << c->bit % 8);
-        caller_say(fd, frame, bits[1] / 8);
+        raw_client_send_bytes(fd, frame, bits[1] / 8);
         in = read_or_cut(fd, &reply, 0, OARI_WIRE_PROOF);
     }
     oari_fork_close(fd);
@@ -545,17 +545,17 @@ static void every_bit_of_a_handshake_counts(void **state)
 {
     oari_store_limits limits = hurried();
     size_t bits[2] = { 8, 8 };
-    house h;
+    auth_server h;
 
-    open_house(&h, NULL, &ours, &oari_store_default_limits);
-    assert_true(is_let_in(&h, &(change){ 2, 0 }, bits));
-    close_house(&h);
-    open_house(&h, NULL, &ours, &limits);
-    for (change c = { 0, 0 }; c.frame < 2; c.frame++)
+    start_server(&h, NULL, &ours, &oari_store_default_limits);
+    assert_true(is_let_in(&h, &(changed_bit){ 2, 0 }, bits));
+    stop_server(&h);
+    start_server(&h, NULL, &ours, &limits);
+    for (changed_bit c = { 0, 0 }; c.frame < 2; c.frame++)
         for (c.bit = 0; c.bit < bits[c.frame]; c.bit++)
             if (is_let_in(&h, &c, bits))
                 fail_msg("bit %zu of frame %d does not matter", c.bit, c.frame);
-    close_house(&h);
+    stop_server(&h);
 }
 
 /* Cut off at each byte, and left alone there: the server does not mind. */
@@ -563,28 +563,28 @@ static void a_handshake_may_end_anywhere(void **state)
 {
     unsigned char frame[512];
     size_t bytes = 1;
-    greeting g;
-    house h;
+    handshake_frames g;
+    auth_server h;
 
-    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    start_server(&h, NULL, &ours, &oari_store_default_limits);
     for (int proving = 0; proving < 2; proving++)
         for (size_t cut = 0; cut < bytes; cut++) {
-            int fd = caller_connect(h.server);
+            int fd = raw_client_connect(h.server);
             oari_wire_message reply;
             prepare(&g, &ours);
             bytes = frame_of(&g.hello, frame);
             if (proving) {
-                caller_say(fd, frame, bytes);
-                caller_read(fd, &reply);
+                raw_client_send_bytes(fd, frame, bytes);
+                raw_client_recv(fd, &reply);
                 OK(oari_auth_answer(&g.auth, &g.trust, &reply, &g.proof));
                 bytes = frame_of(&g.proof, frame);
             }
-            caller_say(fd, frame, cut);
+            raw_client_send_bytes(fd, frame, cut);
             shutdown(fd, SHUT_WR);
-            assert_true(caller_is_cut(fd));
+            assert_true(raw_client_is_closed(fd));
             oari_fork_close(fd);
         }
-    close_house(&h);
+    stop_server(&h);
 }
 
 /* ---- TLS by hand --------------------------------------------------------- */
@@ -613,17 +613,17 @@ static size_t first_flight(unsigned char *flight, size_t room)
 
 /* Says it, and waits to be cut off: it cannot go on, not knowing the key of
  * that hello. Whether the server went as far as to answer it. */
-static int say_and_be_cut(const house *h, const void *bytes, size_t count)
+static int say_and_be_cut(const auth_server *h, const void *bytes, size_t count)
 {
     enum { HANDSHAKE = 22 };
-    int fd = caller_connect(h->server);
+    int fd = raw_client_connect(h->server);
     unsigned char answer[4096];
     int answered = 0;
     ssize_t got;
 
-    caller_say(fd, bytes, count);
+    raw_client_send_bytes(fd, bytes, count);
     do {
-        caller_await(fd, POLLIN);
+        raw_client_await(fd, POLLIN);
         got = recv(fd, answer, sizeof answer, 0);
         answered |= got > 0 && answer[0] == HANDSHAKE;
     } while (got > 0);
@@ -632,30 +632,30 @@ static int say_and_be_cut(const house *h, const void *bytes, size_t count)
 }
 
 /* The first flight of a good client, again: the server answers it, as it must,
- * but who cannot go on is not let in. */
+ * but a client that cannot go on is not served. */
 static void a_replayed_tls_client_gets_nowhere(void **state)
 {
     oari_store_limits limits = hurried();
     unsigned char flight[2048];
     size_t bytes = first_flight(flight, sizeof flight);
-    house h;
+    auth_server h;
 
-    open_house(&h, "tls", &ours, &limits);
+    start_server(&h, "tls", &ours, &limits);
     assert_true(say_and_be_cut(&h, flight, bytes));
     assert_true(say_and_be_cut(&h, flight, bytes));
-    close_house(&h);
+    stop_server(&h);
 }
 
-/* All but the record's version, which nobody looks at. Bytes that make the
+/* All but the record's version, which is not checked. Bytes that make the
  * server wait for more are waited for briefly. */
 static void every_bit_of_a_tls_hello_counts(void **state)
 {
     oari_store_limits limits = hurried();
     unsigned char flight[2048];
     size_t bytes = first_flight(flight, sizeof flight);
-    house h;
+    auth_server h;
 
-    open_house(&h, "tls", &ours, &limits);
+    start_server(&h, "tls", &ours, &limits);
     for (size_t bit = 0; bit < 8 * bytes; bit++) {
         if (bit / 8 == 1 || bit / 8 == 2)
             continue;
@@ -664,39 +664,39 @@ static void every_bit_of_a_tls_hello_counts(void **state)
             fail_msg("bit %zu does not matter", bit);
         flight[bit / 8] ^= (unsigned char)(1 << bit % 8);
     }
-    close_house(&h);
+    stop_server(&h);
 }
 
 static void a_tls_hello_may_end_anywhere(void **state)
 {
     unsigned char flight[2048];
     size_t bytes = first_flight(flight, sizeof flight);
-    house h;
+    auth_server h;
 
-    open_house(&h, "tls", &ours, &oari_store_default_limits);
+    start_server(&h, "tls", &ours, &oari_store_default_limits);
     for (size_t cut = 0; cut < bytes; cut++) {
-        int fd = caller_connect(h.server);
-        caller_say(fd, flight, cut);
+        int fd = raw_client_connect(h.server);
+        raw_client_send_bytes(fd, flight, cut);
         shutdown(fd, SHUT_WR);
-        assert_true(caller_is_cut(fd));
+        assert_true(raw_client_is_closed(fd));
         oari_fork_close(fd);
     }
-    close_house(&h);
+    stop_server(&h);
 }
 
 /* ---- false servers ------------------------------------------------------- */
 
-typedef struct impostor {
+typedef struct fake_server {
     int listener;
     size_t body; /* of its answer, announced */
     int proved;  /* it was shown a proof */
     pthread_t thread;
-} impostor;
+} fake_server;
 
 /* Answers a hello with a proof that it made up, and hopes for one. */
-static void *be_impostor(void *arg)
+static void *run_fake_server(void *arg)
 {
-    impostor *p = arg;
+    fake_server *p = arg;
     unsigned char junk[OARI_MAC_BYTES] = { 9 }, frame[512];
     oari_wire_message hello, welcome = { .id = 5,
                                          .method = OARI_AUTH_HMAC,
@@ -705,32 +705,34 @@ static void *be_impostor(void *arg)
     size_t bytes;
     int fd;
 
-    caller_await(p->listener, POLLIN);
+    raw_client_await(p->listener, POLLIN);
     if (oari_sock_accept(p->listener, &fd) != OAR_OK || fd < 0)
         return NULL;
-    caller_read(fd, &hello);
+    raw_client_recv(fd, &hello);
     welcome.head.kind = OARI_WIRE_HELLO | OARI_WIRE_REPLY;
     bytes = frame_of(&welcome, frame);
     if (p->body != 0)
         for (int i = 0; i < 4; i++)
             frame[8 + i] = (unsigned char)(p->body >> 8 * i);
-    caller_say(fd, frame, bytes);
-    caller_await(fd, POLLIN);
+    raw_client_send_bytes(fd, frame, bytes);
+    raw_client_await(fd, POLLIN);
     p->proved = recv(fd, frame, sizeof frame, 0) > 0;
     oari_fork_close(fd);
     return NULL;
 }
 
-static void meet_impostor(impostor *p, oar_status status, const char *text)
+static void connect_to_fake_server(fake_server *p, oar_status status,
+                                   const char *text)
 {
     char address[OARI_SOCK_TEXT];
     oar_store *store = NULL;
 
     OK(oari_sock_listen("127.0.0.1:0", 5, &p->listener));
     OK(oari_sock_name(p->listener, address));
-    assert_int_equal(pthread_create(&p->thread, NULL, be_impostor, p), 0);
-    assert_says(oari_store_connect(address, CALLER_PATIENCE_MS, &ours, &store),
-                status, text);
+    assert_int_equal(pthread_create(&p->thread, NULL, run_fake_server, p), 0);
+    assert_fails_with(
+        oari_store_connect(address, RAW_CLIENT_LIMIT_MS, &ours, &store), status,
+        text);
     pthread_join(p->thread, NULL);
     oari_fork_close(p->listener);
     assert_false(p->proved);
@@ -738,36 +740,20 @@ static void meet_impostor(impostor *p, oar_status status, const char *text)
 
 static void a_false_server_is_shown_no_proof(void **state)
 {
-    impostor p = { 0 };
+    fake_server p = { 0 };
 
-    meet_impostor(&p, OAR_E_AUTH, "does not know this job's secret");
+    connect_to_fake_server(&p, OAR_E_AUTH, "does not know this job's secret");
 }
 
 /* Nor is memory taken on its word. */
 static void a_false_server_may_not_announce_much(void **state)
 {
-    impostor p = { .body = 1 << 20 };
+    fake_server p = { .body = 1 << 20 };
 
-    meet_impostor(&p, OAR_E_DATA, "1048576");
+    connect_to_fake_server(&p, OAR_E_DATA, "1048576");
 }
 
 /* ---- many ---------------------------------------------------------------- */
-
-static void want_descriptors(rlim_t wanted)
-{
-    struct rlimit limit;
-
-    getrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_cur >= wanted)
-        return;
-    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_cur < wanted) {
-        print_message("skipped: only %d descriptors here\n",
-                      (int)limit.rlim_cur);
-        skip();
-    }
-}
 
 static size_t resident_bytes(void)
 {
@@ -788,20 +774,20 @@ enum { GROWTH_MIB = 96 };
 #endif
 
 /* So many callers say this and no more, and stay. */
-static void besiege(const char *wire, int callers, const void *said,
-                    size_t bytes)
+static void open_many_connections(const char *wire, int callers,
+                                  const void *said, size_t bytes)
 {
     oari_store_limits limits = oari_store_default_limits;
     size_t before = resident_bytes(), during;
     int *fd = calloc((size_t)callers, sizeof *fd);
     oar_store *late = NULL;
-    house h;
+    auth_server h;
 
     assert_non_null(fd);
     limits.grace_ms = 20;
-    open_house(&h, wire, &ours, &limits);
+    start_server(&h, wire, &ours, &limits);
     for (int i = 0; i < callers; i++) {
-        fd[i] = caller_connect(h.server);
+        fd[i] = raw_client_connect(h.server);
         if (bytes != 0)
             send(fd[i], said, bytes, MSG_NOSIGNAL);
         if (i % 1000 == 999)
@@ -817,42 +803,42 @@ static void besiege(const char *wire, int callers, const void *said,
     print_message("%d callers: %zu KiB more\n", callers,
                   during > before ? (during - before) / 1024 : 0);
     assert_true(during < before + ((size_t)GROWTH_MIB << 20));
-    close_house(&h);
+    stop_server(&h);
 }
 
-static void ten_thousand_who_say_nothing_keep_nobody_out(void **state)
+static void ten_thousand_silent_connections_keep_no_client_out(void **state)
 {
-    want_descriptors(10000 + 1024 + 100);
-    besiege(NULL, 10000, "", 0);
+    raw_client_need_descriptors(10000 + 1024 + 100);
+    open_many_connections(NULL, 10000, "", 0);
 }
 
-static void thousands_who_say_half_keep_nobody_out(void **state)
+static void thousands_of_half_handshakes_keep_no_client_out(void **state)
 {
     unsigned char said[2048];
-    greeting g;
+    handshake_frames g;
     size_t bytes;
 
-    want_descriptors(3000 + 1024 + 100);
+    raw_client_need_descriptors(3000 + 1024 + 100);
     prepare(&g, &ours);
     bytes = frame_of(&g.hello, said);
-    besiege(NULL, 3000, said, bytes - 1);
+    open_many_connections(NULL, 3000, said, bytes - 1);
     bytes = first_flight(said, sizeof said);
-    besiege("tls", 3000, said, bytes - 1);
-    besiege("tls", 1500, said, bytes);
+    open_many_connections("tls", 3000, said, bytes - 1);
+    open_many_connections("tls", 1500, said, bytes);
 }
 
 /* ---- without memory ------------------------------------------------------ */
 
-typedef struct attempt {
-    const house *house;
+typedef struct auth_attempt {
+    const auth_server *server_of;
     const char *wire;
-} attempt;
+} auth_attempt;
 
 static oar_status join_without(void *arg)
 {
-    const attempt *a = arg;
+    const auth_attempt *a = arg;
     oar_store *store = NULL;
-    oar_status status = join(a->house, a->wire, &ours, &store);
+    oar_status status = join(a->server_of, a->wire, &ours, &store);
 
     oar_store_destroy(store);
     return status;
@@ -860,23 +846,23 @@ static oar_status join_without(void *arg)
 
 /* Client and server are one process here: where the server's allocation is the
  * one that fails, the client comes again. */
-static void without_memory_nobody_is_harmed(void **state)
+static void without_memory_no_other_client_is_harmed(void **state)
 {
     static const char *const wire[] = { "auth", "tls" };
 
     for (int i = 0; i < 2; i++) {
-        house h;
-        open_house(&h, wire[i], &ours, &oari_store_default_limits);
+        auth_server h;
+        start_server(&h, wire[i], &ours, &oari_store_default_limits);
         for (uint64_t n = 1; n < 30; n++) {
             oar_status status;
             oar_memory_fail_after(n);
-            status = join_without(&(attempt){ &h, wire[i] });
+            status = join_without(&(auth_attempt){ &h, wire[i] });
             oar_memory_fail_after(0);
             if (status != OAR_OK)
                 assert_int_equal(status, OAR_E_NOMEM);
             assert_goes_on(&h);
         }
-        close_house(&h);
+        stop_server(&h);
     }
 }
 
@@ -884,19 +870,19 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clients_with_the_secret_get_in),
-        cmocka_unit_test(clients_without_it_are_told_what_to_do),
+        cmocka_unit_test(clients_without_the_secret_are_refused_with_advice),
         cmocka_unit_test(
             a_server_without_a_secret_is_refused_by_those_who_have_one),
-        cmocka_unit_test(tls_and_plain_do_not_meet),
+        cmocka_unit_test(tls_and_plain_do_not_connect),
         cmocka_unit_test(a_refusal_comes_at_once),
         cmocka_unit_test(refusals_are_logged_once),
         cmocka_unit_test(a_server_without_a_secret_is_for_this_host),
-        cmocka_unit_test(a_server_remembers_whom_it_refused_first),
+        cmocka_unit_test(a_server_remembers_the_client_it_refused_first),
         cmocka_unit_test(a_child_does_not_end_its_parents_connection),
         cmocka_unit_test(a_reset_connection_is_not_one_to_another_host),
         cmocka_unit_test(a_program_may_exit_with_a_busy_server),
         cmocka_unit_test(a_proof_that_is_sent_back_is_refused),
-        cmocka_unit_test(nothing_is_done_for_who_has_not_proved_itself),
+        cmocka_unit_test(nothing_is_done_for_an_unauthenticated_client),
         cmocka_unit_test(a_handshake_cannot_be_replayed),
         cmocka_unit_test(every_bit_of_a_handshake_counts),
         cmocka_unit_test(a_handshake_may_end_anywhere),
@@ -905,9 +891,9 @@ int main(void)
         cmocka_unit_test(a_tls_hello_may_end_anywhere),
         cmocka_unit_test(a_false_server_is_shown_no_proof),
         cmocka_unit_test(a_false_server_may_not_announce_much),
-        cmocka_unit_test(ten_thousand_who_say_nothing_keep_nobody_out),
-        cmocka_unit_test(thousands_who_say_half_keep_nobody_out),
-        cmocka_unit_test(without_memory_nobody_is_harmed),
+        cmocka_unit_test(ten_thousand_silent_connections_keep_no_client_out),
+        cmocka_unit_test(thousands_of_half_handshakes_keep_no_client_out),
+        cmocka_unit_test(without_memory_no_other_client_is_harmed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

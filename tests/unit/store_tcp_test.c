@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -26,9 +25,9 @@
 #include "store/store_client.h"
 #include "store/store_server.h"
 #include "net/sock.h"
-#include "support/caller.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/raw_client.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 enum { PATIENCE_MS = 20000 };
 
@@ -70,15 +69,15 @@ static void assert_works(oar_store *store)
 
 static int connect_as(const oar_store_server *server, uint64_t id)
 {
-    int fd = caller_connect(server);
+    int fd = raw_client_connect(server);
     oari_wire_message hello = { .head.kind = OARI_WIRE_HELLO, .id = id };
     oari_wire_message proof = { .head.kind = OARI_WIRE_PROOF }, reply;
 
-    caller_send(fd, &hello);
-    caller_read(fd, &reply);
+    raw_client_send(fd, &hello);
+    raw_client_recv(fd, &reply);
     assert_int_equal(reply.head.status, OAR_OK);
-    caller_send(fd, &proof);
-    caller_read(fd, &reply);
+    raw_client_send(fd, &proof);
+    raw_client_recv(fd, &reply);
     assert_int_equal(reply.head.status, OAR_OK);
     return fd;
 }
@@ -93,7 +92,7 @@ static oari_wire_message request(int kind, uint64_t number, const char *key)
 
 static void a_server_and_its_clients_leave_nothing_behind(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     oar_store_server *server = serve();
     oar_store *store = join(server), *other = join(server);
     const char *address = oar_store_server_address(server);
@@ -106,25 +105,26 @@ static void a_server_and_its_clients_leave_nothing_behind(void **state)
     oar_store_server_destroy(server);
     oar_store_destroy(store);
     oar_store_server_destroy(NULL);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 static void a_server_binds_what_it_is_asked_to(void **state)
 {
     oar_store_server *server = serve(), *other = NULL;
 
-    assert_says(oar_store_serve(oar_store_server_address(server), &other),
-                OAR_E_SYSTEM, oar_store_server_address(server));
-    assert_says(oar_store_serve("192.0.2.1:0", &other), OAR_E_SYSTEM,
-                "192.0.2.1:0");
-    assert_says(oar_store_serve("somewhere", &other), OAR_E_ARG, "somewhere");
+    assert_fails_with(oar_store_serve(oar_store_server_address(server), &other),
+                      OAR_E_SYSTEM, oar_store_server_address(server));
+    assert_fails_with(oar_store_serve("192.0.2.1:0", &other), OAR_E_SYSTEM,
+                      "192.0.2.1:0");
+    assert_fails_with(oar_store_serve("somewhere", &other), OAR_E_ARG,
+                      "somewhere");
     assert_null(other);
     oar_store_server_destroy(server);
 }
 
 static void a_store_that_is_nowhere_is_named(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     char address[OARI_SOCK_TEXT];
     oar_store *store = NULL;
     oar_store_server *server = serve();
@@ -132,27 +132,27 @@ static void a_store_that_is_nowhere_is_named(void **state)
 
     snprintf(address, sizeof address, "%s", oar_store_server_address(server));
     oar_store_server_destroy(server);
-    assert_says(oar_store_create_tcp(address, 0, &store), OAR_E_CLOSED,
-                address);
-    assert_says(oar_store_create_tcp(address, 50, &store), OAR_E_CLOSED,
-                "refused");
+    assert_fails_with(oar_store_create_tcp(address, 0, &store), OAR_E_CLOSED,
+                      address);
+    assert_fails_with(oar_store_create_tcp(address, 50, &store), OAR_E_CLOSED,
+                      "refused");
     assert_true(oari_now_ns() - start >= 50000000);
-    assert_says(oar_store_create_tcp("nonsense", -1, &store), OAR_E_ARG,
-                "nonsense");
+    assert_fails_with(oar_store_create_tcp("nonsense", -1, &store), OAR_E_ARG,
+                      "nonsense");
     assert_null(store);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
-typedef struct late {
+typedef struct late_server {
     const char *address;
     int listener; /* holds the port until the server comes */
     oar_store_server *server;
     oar_status status;
-} late;
+} late_server;
 
 static void *serve_late(void *arg)
 {
-    late *l = arg;
+    late_server *l = arg;
 
     oari_fork_close(l->listener);
     l->status = oar_store_serve(l->address, &l->server);
@@ -164,7 +164,7 @@ static void *serve_late(void *arg)
 static void a_client_waits_for_its_server(void **state)
 {
     char address[OARI_SOCK_TEXT];
-    late l = { .address = address };
+    late_server l = { .address = address };
     oar_store *store = NULL;
     pthread_t thread;
 
@@ -218,16 +218,16 @@ static void await_parked(oar_store *store, int parked)
         assert_int_equal(oar_store_add(store, "parking", 0, &seen), OAR_OK);
 }
 
-typedef struct waiter {
+typedef struct waiting_client {
     oar_store *store;
     oar_status status;
     char text[32];
     pthread_t thread;
-} waiter;
+} waiting_client;
 
 static void *wait_for_it(void *arg)
 {
-    waiter *w = arg;
+    waiting_client *w = arg;
     void *value = NULL;
     size_t bytes = 0;
 
@@ -240,11 +240,11 @@ static void *wait_for_it(void *arg)
     return NULL;
 }
 
-static void who_waits_goes_on_waiting_at_a_new_server(void **state)
+static void a_waiting_client_goes_on_waiting_at_a_new_server(void **state)
 {
     oar_store_server *server = serve();
     oar_store *store = join(server);
-    waiter w = { .store = join(server) };
+    waiting_client w = { .store = join(server) };
 
     assert_int_equal(pthread_create(&w.thread, NULL, wait_for_it, &w), 0);
     await_parked(store, 1);
@@ -271,18 +271,19 @@ static void a_server_that_stays_away_is_reported_in_time(void **state)
         OAR_OK);
     oar_store_server_destroy(server);
     start = oari_now_ns();
-    assert_says(oar_store_set(store, "k", "v", 1), OAR_E_CLOSED, "no store at");
-    assert_says(oar_store_get(store, "k", -1, &value, &bytes), OAR_E_CLOSED,
-                "no store at");
+    assert_fails_with(oar_store_set(store, "k", "v", 1), OAR_E_CLOSED,
+                      "no store at");
+    assert_fails_with(oar_store_get(store, "k", -1, &value, &bytes),
+                      OAR_E_CLOSED, "no store at");
     assert_true(oari_now_ns() - start < 10000000000);
     oar_store_destroy(store);
 }
 
 /* A server process, which tests may stop and kill. */
-typedef struct process {
+typedef struct server_process {
     pid_t pid;
     char address[OARI_SOCK_TEXT];
-} process;
+} server_process;
 
 static void be_server(int out, const char *address)
 {
@@ -296,9 +297,9 @@ static void be_server(int out, const char *address)
         pause();
 }
 
-static process start_process(const char *address)
+static server_process start_process(const char *address)
 {
-    process p;
+    server_process p;
     int pipes[2];
 
     assert_int_equal(pipe(pipes), 0);
@@ -311,7 +312,7 @@ static process start_process(const char *address)
     return p;
 }
 
-static void end_process(process *p)
+static void end_process(server_process *p)
 {
     kill(p->pid, SIGKILL);
     assert_int_equal(waitpid(p->pid, NULL, 0), p->pid);
@@ -319,7 +320,7 @@ static void end_process(process *p)
 
 static void a_killed_server_may_be_started_again(void **state)
 {
-    process p = start_process("127.0.0.1:0");
+    server_process p = start_process("127.0.0.1:0");
     oar_store *store = NULL;
 
     assert_int_equal(oar_store_create_tcp(p.address, PATIENCE_MS, &store),
@@ -334,14 +335,15 @@ static void a_killed_server_may_be_started_again(void **state)
 
 static void a_stopped_server_is_a_timeout(void **state)
 {
-    process p = start_process("127.0.0.1:0");
+    server_process p = start_process("127.0.0.1:0");
     oar_store *store = NULL;
     int how;
 
     assert_int_equal(oar_store_create_tcp(p.address, 50, &store), OAR_OK);
     kill(p.pid, SIGSTOP);
     assert_int_equal(waitpid(p.pid, &how, WUNTRACED), p.pid);
-    assert_says(oar_store_set(store, "k", "v", 1), OAR_E_TIMEOUT, p.address);
+    assert_fails_with(oar_store_set(store, "k", "v", 1), OAR_E_TIMEOUT,
+                      p.address);
     kill(p.pid, SIGCONT);
     oar_store_destroy(store);
     end_process(&p);
@@ -350,7 +352,7 @@ static void a_stopped_server_is_a_timeout(void **state)
 /* With a store whose calls would wait for it for ever. */
 static void a_glance_waits_for_no_server_that_is_stopped_or_gone(void **state)
 {
-    process p = start_process("127.0.0.1:0");
+    server_process p = start_process("127.0.0.1:0");
     oar_store *store = NULL;
     void *value;
     size_t bytes;
@@ -362,13 +364,13 @@ static void a_glance_waits_for_no_server_that_is_stopped_or_gone(void **state)
     assert_int_equal(oari_store_get_once(store, "k", 0, &value, &bytes),
                      OAR_OK);
     oar_free(value);
-    assert_says(oari_store_get_once(store, "none", 0, &value, &bytes),
-                OAR_E_TIMEOUT, "did not appear");
+    assert_fails_with(oari_store_get_once(store, "none", 0, &value, &bytes),
+                      OAR_E_TIMEOUT, "did not appear");
     start = oari_now_ns();
     kill(p.pid, SIGSTOP);
     assert_int_equal(waitpid(p.pid, &how, WUNTRACED), p.pid);
-    assert_says(oari_store_get_once(store, "k", 0, &value, &bytes),
-                OAR_E_TIMEOUT, p.address);
+    assert_fails_with(oari_store_get_once(store, "k", 0, &value, &bytes),
+                      OAR_E_TIMEOUT, p.address);
     end_process(&p);
     assert_int_not_equal(oari_store_get_once(store, "k", 0, &value, &bytes),
                          OAR_OK);
@@ -384,12 +386,12 @@ static void a_change_that_is_repeated_is_done_once(void **state)
     int fd = connect_as(server, 12345);
 
     add.amount = 5;
-    caller_send(fd, &add); /* and its reply is lost */
+    raw_client_send(fd, &add); /* and its reply is lost */
     oari_fork_close(fd);
     for (int i = 0; i < 3; i++) {
         fd = connect_as(server, 12345);
-        caller_send(fd, &add);
-        caller_read(fd, &reply);
+        raw_client_send(fd, &add);
+        raw_client_recv(fd, &reply);
         assert_int_equal(reply.head.number, 7);
         assert_int_equal(reply.head.status, OAR_OK);
         assert_int_equal(reply.amount, 5);
@@ -397,16 +399,16 @@ static void a_change_that_is_repeated_is_done_once(void **state)
     }
     for (int i = 0; i < 2; i++) {
         fd = connect_as(server, 12345);
-        caller_send(fd, &gone);
-        caller_read(fd, &reply);
+        raw_client_send(fd, &gone);
+        raw_client_recv(fd, &reply);
         assert_int_equal(reply.head.status, OAR_E_NOT_FOUND);
         assert_non_null(
             memmem(reply.value.data, reply.value.bytes, "nowhere", 7));
         oari_fork_close(fd);
     }
     fd = connect_as(server, 12345);
-    caller_send(fd, &add); /* older than what it asked last */
-    assert_true(caller_is_cut(fd));
+    raw_client_send(fd, &add); /* older than what it asked last */
+    assert_true(raw_client_is_closed(fd));
     oari_fork_close(fd);
     oar_store_server_destroy(server);
 }
@@ -418,12 +420,12 @@ static void a_client_that_comes_back_takes_over(void **state)
     int old = connect_as(server, 777), fresh;
 
     get.amount = -1;
-    caller_send(old, &get);
+    raw_client_send(old, &get);
     fresh = connect_as(server, 777);
-    assert_true(caller_is_cut(old));
+    assert_true(raw_client_is_closed(old));
     get.amount = 0;
-    caller_send(fresh, &get);
-    caller_read(fresh, &get);
+    raw_client_send(fresh, &get);
+    raw_client_recv(fresh, &get);
     assert_int_equal(get.head.status, OAR_E_TIMEOUT);
     oari_fork_close(old);
     oari_fork_close(fresh);
@@ -437,8 +439,8 @@ static int64_t add_as(oar_store_server *server, uint64_t id)
     int fd = connect_as(server, id);
 
     add.amount = 1;
-    caller_send(fd, &add);
-    caller_read(fd, &reply);
+    raw_client_send(fd, &add);
+    raw_client_recv(fd, &reply);
     oari_fork_close(fd);
     return reply.amount;
 }
@@ -453,21 +455,21 @@ static void forgotten_clients_are_the_oldest(void **state)
     for (int id = 1; id <= 9; id++)
         assert_int_equal(add_as(server, (uint64_t)id), id);
     assert_int_equal(add_as(server, 9), 9);
-    assert_int_equal(add_as(server, 1), 10); /* nobody remembers that one */
+    assert_int_equal(add_as(server, 1), 10); /* that one is forgotten */
     oar_store_server_destroy(server);
 }
 
 /* Between a client and the server: of each of the first `thefts` connections
  * the third reply (after the two of the handshake) is kept, and the connection
  * cut. */
-typedef struct thief {
+typedef struct reply_dropper {
     int listener, thefts, stolen;
     oar_store_server *server;
-} thief;
+} reply_dropper;
 
 /* Carries bytes of one connection until an end closes it or a reply is stolen.
  * Requests and replies alternate, so one read is one of them. */
-static void carry(thief *t, int client, int server)
+static void carry(reply_dropper *t, int client, int server)
 {
     struct pollfd wait[2] = { { client, POLLIN, 0 }, { server, POLLIN, 0 } };
     char bytes[1000];
@@ -491,16 +493,16 @@ static void carry(thief *t, int client, int server)
     }
 }
 
-static void *steal(void *arg)
+static void *drop_reply(void *arg)
 {
-    thief *t = arg;
+    reply_dropper *t = arg;
     int client = -1, server;
 
     for (int i = 0; i <= t->thefts; i++) {
-        caller_await(t->listener, POLLIN);
+        raw_client_await(t->listener, POLLIN);
         if (oari_sock_accept(t->listener, &client) != OAR_OK || client < 0)
             return arg;
-        server = caller_connect(t->server);
+        server = raw_client_connect(t->server);
         carry(t, client, server);
         oari_fork_close(client);
         oari_fork_close(server);
@@ -510,7 +512,7 @@ static void *steal(void *arg)
 
 static void a_reply_that_is_lost_is_asked_for_again(void **state)
 {
-    thief t = { .thefts = 3, .server = serve() };
+    reply_dropper t = { .thefts = 3, .server = serve() };
     char address[OARI_SOCK_TEXT];
     oar_store *store = NULL, *other = join(t.server);
     pthread_t thread;
@@ -519,7 +521,7 @@ static void a_reply_that_is_lost_is_asked_for_again(void **state)
 
     assert_int_equal(oari_sock_listen("127.0.0.1:0", 5, &t.listener), OAR_OK);
     assert_int_equal(oari_sock_name(t.listener, address), OAR_OK);
-    assert_int_equal(pthread_create(&thread, NULL, steal, &t), 0);
+    assert_int_equal(pthread_create(&thread, NULL, drop_reply, &t), 0);
     assert_int_equal(oar_store_create_tcp(address, PATIENCE_MS, &store),
                      OAR_OK);
     assert_int_equal(oar_store_add(store, "n", 5, &sum), OAR_OK);
@@ -535,15 +537,15 @@ static void a_reply_that_is_lost_is_asked_for_again(void **state)
     oar_store_server_destroy(t.server);
 }
 
-/* ---- those who mean no good, or know no better --------------------------- */
+/* ---- malicious and broken clients ---------------------------------------- */
 
 static void assert_cut_after(oar_store_server *server, const void *bytes,
                              size_t count)
 {
-    int fd = caller_connect(server);
+    int fd = raw_client_connect(server);
 
     assert_int_equal(send(fd, bytes, count, MSG_NOSIGNAL), count);
-    assert_true(caller_is_cut(fd));
+    assert_true(raw_client_is_closed(fd));
     oari_fork_close(fd);
 }
 
@@ -592,10 +594,10 @@ static void every_wrong_byte_of_a_request_is_found(void **state)
         frame[at] ^= flip[i % 3];
         assert_int_equal(send(fd, frame, bytes, MSG_NOSIGNAL), bytes);
         if ((at >= 16 && at < 24) || (at >= 28 && at < 31)) {
-            caller_read(fd, &reply);
+            raw_client_recv(fd, &reply);
             assert_int_equal(reply.head.status, OAR_OK);
         } else
-            assert_true(caller_is_cut(fd));
+            assert_true(raw_client_is_closed(fd));
         frame[at] ^= flip[i % 3];
         oari_fork_close(fd);
     }
@@ -635,7 +637,7 @@ static void a_length_is_not_believed_before_the_bytes_come(void **state)
     oar_store_server_destroy(server);
 }
 
-static void who_says_nothing_is_cut_off_in_time(void **state)
+static void a_client_that_sends_nothing_is_closed_in_time(void **state)
 {
     oari_store_limits limits = oari_store_default_limits;
     oari_wire_message hello = { .head.kind = OARI_WIRE_HELLO, .id = 5 };
@@ -647,17 +649,17 @@ static void who_says_nothing_is_cut_off_in_time(void **state)
     limits.transfer_ms = 30;
     server = serve_with(&limits);
     store = join(server);
-    silent = caller_connect(server);
-    half = caller_connect(server);
+    silent = raw_client_connect(server);
+    half = raw_client_connect(server);
     assert_int_equal(send(half, "OA", 2, MSG_NOSIGNAL), 2);
-    assert_true(caller_is_cut(silent));
-    assert_true(caller_is_cut(half));
-    unproved = caller_connect(server);
-    caller_send(unproved, &hello);
-    assert_true(caller_is_cut(unproved));
+    assert_true(raw_client_is_closed(silent));
+    assert_true(raw_client_is_closed(half));
+    unproved = raw_client_connect(server);
+    raw_client_send(unproved, &hello);
+    assert_true(raw_client_is_closed(unproved));
     partial = connect_as(server, 6);
     assert_int_equal(send(partial, "OARS", 4, MSG_NOSIGNAL), 4);
-    assert_true(caller_is_cut(partial));
+    assert_true(raw_client_is_closed(partial));
     oari_fork_close(silent);
     oari_fork_close(half);
     oari_fork_close(unproved);
@@ -668,7 +670,7 @@ static void who_says_nothing_is_cut_off_in_time(void **state)
 }
 
 /* It asks for a large value again and again, and reads none of it. */
-static void who_does_not_take_its_replies_is_cut_off(void **state)
+static void a_client_that_does_not_read_its_replies_is_closed(void **state)
 {
     static char value[OAR_STORE_VALUE_MAX];
     oari_store_limits limits = oari_store_default_limits;
@@ -685,30 +687,30 @@ static void who_does_not_take_its_replies_is_cut_off(void **state)
     fd = connect_as(server, 4);
     for (int i = 0; i < 64; i++) {
         get.head.number++;
-        caller_send(fd, &get);
+        raw_client_send(fd, &get);
     }
     /* Hung up on, not just written to: a poll that does not read. */
-    caller_await(fd, POLLERR | POLLHUP | POLLRDHUP);
+    raw_client_await(fd, POLLERR | POLLHUP | POLLRDHUP);
     assert_works(store);
     oari_fork_close(fd);
     oar_store_destroy(store);
     oar_store_server_destroy(server);
 }
 
-static void another_version_is_told_apart(void **state)
+static void another_version_is_recognised(void **state)
 {
     static const unsigned char hello[OARI_WIRE_HEADER_BYTES] = { 'O', 'A', 'R',
                                                                  'S', 9,   1 };
     oar_store_server *server = serve();
     oari_wire_message reply;
-    int fd = caller_connect(server);
+    int fd = raw_client_connect(server);
 
     assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
-    caller_read(fd, &reply);
+    raw_client_recv(fd, &reply);
     assert_int_equal(reply.head.status, OAR_E_UNSUPPORTED);
     assert_non_null(
         memmem(reply.value.data, reply.value.bytes, "version 9", 9));
-    assert_true(caller_is_cut(fd));
+    assert_true(raw_client_is_closed(fd));
     oari_fork_close(fd);
     oar_store_server_destroy(server);
 }
@@ -720,35 +722,36 @@ static void proofs_that_are_not_known_are_refused(void **state)
                                 .method = 77 };
     oar_store_server *server = serve();
     oari_wire_message reply;
-    int fd = caller_connect(server);
+    int fd = raw_client_connect(server);
 
-    caller_send(fd, &hello);
-    caller_read(fd, &reply);
+    raw_client_send(fd, &hello);
+    raw_client_recv(fd, &reply);
     assert_int_equal(reply.head.status, OAR_E_AUTH);
-    assert_true(caller_is_cut(fd));
+    assert_true(raw_client_is_closed(fd));
     oari_fork_close(fd);
     oar_store_server_destroy(server);
 }
 
-/* Says something to the first who connects, and hangs up. */
+/* Sends something to the first client that connects, and closes the
+ * connection. */
 static void *answer_wrongly(void *arg)
 {
     int listener = *(int *)arg, fd;
     char bytes[200];
 
-    caller_await(listener, POLLIN);
+    raw_client_await(listener, POLLIN);
     if (oari_sock_accept(listener, &fd) != OAR_OK || fd < 0)
         return arg;
-    caller_await(fd, POLLIN);
+    raw_client_await(fd, POLLIN);
     if (recv(fd, bytes, sizeof bytes, 0) <= 0 ||
         send(fd, "220 mail.example ready\r\n\r\n", 26, MSG_NOSIGNAL) != 26)
         return arg;
-    caller_is_cut(fd);
+    raw_client_is_closed(fd);
     oari_fork_close(fd);
     return NULL;
 }
 
-static void what_is_no_store_is_told_apart(void **state)
+static void a_server_that_is_no_store_is_recognised(void **state)
 {
     char address[OARI_SOCK_TEXT];
     oar_store *store = NULL;
@@ -760,8 +763,8 @@ static void what_is_no_store_is_told_apart(void **state)
     assert_int_equal(oari_sock_name(listener, address), OAR_OK);
     assert_int_equal(pthread_create(&thread, NULL, answer_wrongly, &listener),
                      0);
-    assert_says(oar_store_create_tcp(address, PATIENCE_MS, &store), OAR_E_DATA,
-                address);
+    assert_fails_with(oar_store_create_tcp(address, PATIENCE_MS, &store),
+                      OAR_E_DATA, address);
     pthread_join(thread, &failed);
     assert_null(failed);
     oari_fork_close(listener);
@@ -787,8 +790,8 @@ static void a_full_store_says_so(void **state)
             break;
     }
     assert_true(kept > 50 && kept < 100);
-    assert_says(oar_store_set(store, "more", value, sizeof value), OAR_E_NOMEM,
-                "full");
+    assert_fails_with(oar_store_set(store, "more", value, sizeof value),
+                      OAR_E_NOMEM, "full");
     assert_int_equal(oar_store_delete(store, "0"), OAR_OK);
     assert_int_equal(oar_store_delete(store, "1"), OAR_OK);
     assert_int_equal(oar_store_set(store, "more", value, sizeof value), OAR_OK);
@@ -796,16 +799,16 @@ static void a_full_store_says_so(void **state)
     oar_store_server_destroy(server);
 }
 
-typedef struct writer {
+typedef struct writing_client {
     oar_store *store;
     int who;
     oar_status status;
     pthread_t thread;
-} writer;
+} writing_client;
 
 static void *write_large(void *arg)
 {
-    writer *w = arg;
+    writing_client *w = arg;
     char *value = calloc(1, OAR_STORE_VALUE_MAX), key[32];
 
     memset(value, 'a' + w->who, OAR_STORE_VALUE_MAX);
@@ -824,7 +827,7 @@ static void too_much_at_once_is_done_in_turn(void **state)
     enum { WRITERS = 8 };
     oari_store_limits limits = oari_store_default_limits;
     oar_store_server *server;
-    writer w[WRITERS] = { 0 };
+    writing_client w[WRITERS] = { 0 };
     char **keys = NULL;
     int count = 0;
 
@@ -861,46 +864,30 @@ static void too_many_clients_wait_for_their_turn(void **state)
     server = serve_with(&limits);
     first = join(server);
     second = join(server);
-    third = caller_connect(server);
-    caller_send(third,
-                &(oari_wire_message){ .head.kind = OARI_WIRE_HELLO, .id = 3 });
+    third = raw_client_connect(server);
+    raw_client_send(
+        third, &(oari_wire_message){ .head.kind = OARI_WIRE_HELLO, .id = 3 });
     assert_works(first);
     wait = (struct pollfd){ third, POLLIN, 0 };
     assert_int_equal(poll(&wait, 1, 0), 0);
     oar_store_destroy(second);
-    caller_await(third, POLLIN); /* it is its turn */
+    raw_client_await(third, POLLIN); /* it is its turn */
     assert_works(first);
     oari_fork_close(third);
     oar_store_destroy(first);
     oar_store_server_destroy(server);
 }
 
-/* Descriptors for many connections, both ends of which are here. */
-static void want_descriptors(rlim_t wanted)
-{
-    struct rlimit limit;
-
-    getrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_cur >= wanted)
-        return;
-    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_cur < wanted) {
-        print_message("only %d descriptors here\n", (int)limit.rlim_cur);
-        skip();
-    }
-}
-
 static void two_thousand_clients_are_served(void **state)
 {
     enum { CLIENTS = 2000 };
-    census before = census_take();
+    leak_check before = leak_check_begin();
     oar_store_server *server;
     oar_store **client;
     int64_t sum = 0;
     int64_t start = oari_now_ns();
 
-    want_descriptors(2 * CLIENTS + 100);
+    raw_client_need_descriptors(2 * CLIENTS + 100);
     server = serve();
     client = calloc(CLIENTS, sizeof *client);
     for (int i = 0; i < CLIENTS; i++)
@@ -915,10 +902,10 @@ static void two_thousand_clients_are_served(void **state)
         oar_store_destroy(client[i]);
     free(client);
     oar_store_server_destroy(server);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
-static void two_thousand_who_wait_are_woken_by_one(void **state)
+static void two_thousand_waiting_clients_are_woken_by_one(void **state)
 {
     enum { CLIENTS = 2000 };
     oar_store_server *server;
@@ -926,19 +913,19 @@ static void two_thousand_who_wait_are_woken_by_one(void **state)
     oar_store *store;
     int *fd;
 
-    want_descriptors(2 * CLIENTS + 100);
+    raw_client_need_descriptors(2 * CLIENTS + 100);
     server = serve();
     store = join(server);
     fd = calloc(CLIENTS, sizeof *fd);
     get.amount = PATIENCE_MS;
     for (int i = 0; i < CLIENTS; i++) {
         fd[i] = connect_as(server, 10 + (uint64_t)i);
-        caller_send(fd[i], &get);
+        raw_client_send(fd[i], &get);
     }
     assert_works(store);
     assert_int_equal(oar_store_set(store, "it", "came", 4), OAR_OK);
     for (int i = 0; i < CLIENTS; i++) {
-        caller_read(fd[i], &reply);
+        raw_client_recv(fd[i], &reply);
         assert_int_equal(reply.head.status, OAR_OK);
         assert_int_equal(reply.value.bytes, 4);
         assert_memory_equal(reply.value.data, "came", 4);
@@ -954,10 +941,10 @@ static void threads_that_wait_do_not_hold_up_others(void **state)
     enum { WAITERS = 17 };
     oar_store_server *server = serve();
     oar_store *store = join(server);
-    waiter w[WAITERS];
+    waiting_client w[WAITERS];
 
     for (int i = 0; i < WAITERS; i++) {
-        w[i] = (waiter){ .store = store };
+        w[i] = (waiting_client){ .store = store };
         assert_int_equal(pthread_create(&w[i].thread, NULL, wait_for_it, &w[i]),
                          0);
     }
@@ -980,7 +967,8 @@ static int use_inherited(oar_store_server *server, oar_store *store)
     oar_store *mine = NULL;
 
     snprintf(address, sizeof address, "%s", oar_store_server_address(server));
-    if (!says(oar_store_set(store, "child", "", 0), OAR_E_STATE, "forked"))
+    if (!fails_with(oar_store_set(store, "child", "", 0), OAR_E_STATE,
+                    "forked"))
         return 1;
     oar_store_destroy(store);
     oar_store_server_destroy(server);
@@ -1017,7 +1005,7 @@ static void a_connection_that_a_child_holds_is_over_all_the_same(void **state)
 {
     oar_store_server *server = serve();
     oar_store *store = join(server);
-    int raw = caller_connect(server);
+    int raw = raw_client_connect(server);
     clock_t before;
     void *value;
     size_t bytes;
@@ -1035,7 +1023,7 @@ static void a_connection_that_a_child_holds_is_over_all_the_same(void **state)
     before = clock();
     assert_int_equal(oar_store_get(store, "never", 300, &value, &bytes),
                      OAR_E_TIMEOUT);
-    assert_true(clock() - before < CLOCKS_PER_SEC / 8); /* nobody spins */
+    assert_true(clock() - before < CLOCKS_PER_SEC / 8); /* no thread spins */
     assert_works(store);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
@@ -1100,15 +1088,15 @@ static oar_status live_without(void *arg)
 /* The server is another process: these are the client's allocations. */
 static void without_memory_a_client_fails_whole(void **state)
 {
-    process p = start_process("127.0.0.1:0");
+    server_process p = start_process("127.0.0.1:0");
     oar_store *store = NULL;
 
     assert_int_equal(oar_store_create_tcp(p.address, PATIENCE_MS, &store),
                      OAR_OK);
     assert_int_equal(oar_store_set(store, "there", "v", 1), OAR_OK);
-    census_fail_each(serve_without, NULL);
-    census_fail_each(join_without, p.address);
-    census_fail_each(live_without, p.address);
+    fail_each_allocation(serve_without, NULL);
+    fail_each_allocation(join_without, p.address);
+    fail_each_allocation(live_without, p.address);
     assert_works(store);
     oar_store_destroy(store);
     end_process(&p);
@@ -1118,7 +1106,7 @@ static void without_memory_a_client_fails_whole(void **state)
  * server goes on. */
 static void without_memory_a_server_goes_on(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
 
     for (uint64_t n = 1; n < 60; n++) {
         oar_store_server *server = serve();
@@ -1135,7 +1123,7 @@ static void without_memory_a_server_goes_on(void **state)
         oar_store_destroy(store);
         oar_store_server_destroy(server);
     }
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 int main(void)
@@ -1146,7 +1134,7 @@ int main(void)
         cmocka_unit_test(a_store_that_is_nowhere_is_named),
         cmocka_unit_test(a_client_waits_for_its_server),
         cmocka_unit_test(a_client_outlives_its_server),
-        cmocka_unit_test(who_waits_goes_on_waiting_at_a_new_server),
+        cmocka_unit_test(a_waiting_client_goes_on_waiting_at_a_new_server),
         cmocka_unit_test(a_server_that_stays_away_is_reported_in_time),
         cmocka_unit_test(a_killed_server_may_be_started_again),
         cmocka_unit_test(a_stopped_server_is_a_timeout),
@@ -1158,16 +1146,16 @@ int main(void)
         cmocka_unit_test(garbage_is_cut_off_at_once),
         cmocka_unit_test(every_wrong_byte_of_a_request_is_found),
         cmocka_unit_test(a_length_is_not_believed_before_the_bytes_come),
-        cmocka_unit_test(who_says_nothing_is_cut_off_in_time),
-        cmocka_unit_test(who_does_not_take_its_replies_is_cut_off),
-        cmocka_unit_test(another_version_is_told_apart),
+        cmocka_unit_test(a_client_that_sends_nothing_is_closed_in_time),
+        cmocka_unit_test(a_client_that_does_not_read_its_replies_is_closed),
+        cmocka_unit_test(another_version_is_recognised),
         cmocka_unit_test(proofs_that_are_not_known_are_refused),
-        cmocka_unit_test(what_is_no_store_is_told_apart),
+        cmocka_unit_test(a_server_that_is_no_store_is_recognised),
         cmocka_unit_test(a_full_store_says_so),
         cmocka_unit_test(too_much_at_once_is_done_in_turn),
         cmocka_unit_test(too_many_clients_wait_for_their_turn),
         cmocka_unit_test(two_thousand_clients_are_served),
-        cmocka_unit_test(two_thousand_who_wait_are_woken_by_one),
+        cmocka_unit_test(two_thousand_waiting_clients_are_woken_by_one),
         cmocka_unit_test(threads_that_wait_do_not_hold_up_others),
         cmocka_unit_test(a_child_makes_its_own_store),
         cmocka_unit_test(a_connection_that_a_child_holds_is_over_all_the_same),

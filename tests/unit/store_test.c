@@ -24,8 +24,8 @@
 
 #include "base/clock.h"
 #include "store/store.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 enum { PATIENCE_MS = 20000 };
 
@@ -163,7 +163,7 @@ static int drop(void **state)
     oar_store_destroy(f->store);
     oar_store_server_destroy(f->server);
     if (f->folder[0] != 0)
-        folder_drop(f->folder);
+        folder_remove(f->folder);
     free(f);
     return 0;
 }
@@ -231,8 +231,9 @@ static void a_value_may_be_empty_binary_and_large(void **state)
     assert_int_equal(
         oar_store_set(f->store, "full", large, OAR_STORE_VALUE_MAX), OAR_OK);
     assert_holds(f->other, "full", large, OAR_STORE_VALUE_MAX);
-    assert_says(oar_store_set(f->store, "full", large, OAR_STORE_VALUE_MAX + 1),
-                OAR_E_ARG, "\"full\"");
+    assert_fails_with(
+        oar_store_set(f->store, "full", large, OAR_STORE_VALUE_MAX + 1),
+        OAR_E_ARG, "\"full\"");
     assert_holds(f->other, "full", large, OAR_STORE_VALUE_MAX);
     free(large);
 }
@@ -264,15 +265,18 @@ static void keys_have_1_to_200_bytes(void **state)
 
     memset(key, 'k', sizeof key);
     key[OAR_STORE_KEY_MAX + 1] = 0;
-    assert_says(oar_store_set(f->store, key, "v", 1), OAR_E_ARG, "201 bytes");
-    assert_says(
+    assert_fails_with(oar_store_set(f->store, key, "v", 1), OAR_E_ARG,
+                      "201 bytes");
+    assert_fails_with(
         oar_store_get(f->store, key, 0, (void *[]){ NULL }, (size_t[]){ 0 }),
         OAR_E_ARG, "201 bytes");
-    assert_says(oar_store_set(f->store, "", "v", 1), OAR_E_ARG, "0 bytes");
-    assert_says(oar_store_set(f->store, NULL, "v", 1), OAR_E_ARG, "key");
+    assert_fails_with(oar_store_set(f->store, "", "v", 1), OAR_E_ARG,
+                      "0 bytes");
+    assert_fails_with(oar_store_set(f->store, NULL, "v", 1), OAR_E_ARG, "key");
     key[OAR_STORE_KEY_MAX] = 0;
     if (f->parent != NULL) { /* the prefix counts */
-        assert_says(oar_store_set(f->store, key, "v", 1), OAR_E_ARG, "prefix");
+        assert_fails_with(oar_store_set(f->store, key, "v", 1), OAR_E_ARG,
+                          "prefix");
         key[OAR_STORE_KEY_MAX - strlen("space/")] = 0;
     }
     assert_int_equal(oar_store_set(f->store, key, "v", 1), OAR_OK);
@@ -288,25 +292,28 @@ static void bad_arguments_are_refused(void **state)
     int64_t sum = 7;
     int swapped = 7;
 
-    assert_says(oar_store_set(NULL, "k", "v", 1), OAR_E_ARG, "store");
-    assert_says(oar_store_set(f->store, "k", NULL, 1), OAR_E_ARG, "\"k\"");
-    assert_says(oar_store_get(NULL, "k", 0, &value, &bytes), OAR_E_ARG,
-                "store");
-    assert_says(oar_store_get(f->store, "k", 0, NULL, &bytes), OAR_E_ARG,
-                "nowhere");
-    assert_says(oar_store_get(f->store, "k", 0, &value, NULL), OAR_E_ARG,
-                "nowhere");
-    assert_says(oar_store_add(NULL, "k", 1, &sum), OAR_E_ARG, "store");
-    assert_says(oar_store_compare_set(NULL, "k", NULL, 0, "v", 1, &swapped),
-                OAR_E_ARG, "store");
-    assert_says(
+    assert_fails_with(oar_store_set(NULL, "k", "v", 1), OAR_E_ARG, "store");
+    assert_fails_with(oar_store_set(f->store, "k", NULL, 1), OAR_E_ARG,
+                      "\"k\"");
+    assert_fails_with(oar_store_get(NULL, "k", 0, &value, &bytes), OAR_E_ARG,
+                      "store");
+    assert_fails_with(oar_store_get(f->store, "k", 0, NULL, &bytes), OAR_E_ARG,
+                      "nowhere");
+    assert_fails_with(oar_store_get(f->store, "k", 0, &value, NULL), OAR_E_ARG,
+                      "nowhere");
+    assert_fails_with(oar_store_add(NULL, "k", 1, &sum), OAR_E_ARG, "store");
+    assert_fails_with(
+        oar_store_compare_set(NULL, "k", NULL, 0, "v", 1, &swapped), OAR_E_ARG,
+        "store");
+    assert_fails_with(
         oar_store_compare_set(f->store, "k", NULL, 0, NULL, 1, &swapped),
         OAR_E_ARG, "\"k\"");
-    assert_says(oar_store_delete(NULL, "k"), OAR_E_ARG, "store");
-    assert_says(oar_store_wait(f->store, -1, &key, 0), OAR_E_ARG, "-1");
-    assert_says(oar_store_wait(f->store, 1, NULL, 0), OAR_E_ARG, "1 keys");
-    assert_says(oar_store_wait(f->store, 1, &key, 0), OAR_E_ARG, "key");
-    assert_says(oar_store_clear(NULL), OAR_E_ARG, "store");
+    assert_fails_with(oar_store_delete(NULL, "k"), OAR_E_ARG, "store");
+    assert_fails_with(oar_store_wait(f->store, -1, &key, 0), OAR_E_ARG, "-1");
+    assert_fails_with(oar_store_wait(f->store, 1, NULL, 0), OAR_E_ARG,
+                      "1 keys");
+    assert_fails_with(oar_store_wait(f->store, 1, &key, 0), OAR_E_ARG, "key");
+    assert_fails_with(oar_store_clear(NULL), OAR_E_ARG, "store");
     assert_int_equal(sum, 7);
     assert_int_equal(swapped, 7);
     oar_store_destroy(NULL);
@@ -334,10 +341,12 @@ static void add_refuses_what_is_no_number_or_overflows(void **state)
     int64_t sum = 7;
 
     assert_int_equal(oar_store_set(f->store, "text", "abc", 3), OAR_OK);
-    assert_says(oar_store_add(f->store, "text", 1, &sum), OAR_E_ARG, "text");
+    assert_fails_with(oar_store_add(f->store, "text", 1, &sum), OAR_E_ARG,
+                      "text");
     assert_holds(f->store, "text", "abc", 3);
     assert_int_equal(oar_store_add(f->store, "big", INT64_MAX, NULL), OAR_OK);
-    assert_says(oar_store_add(f->store, "big", 1, &sum), OAR_E_ARG, "big");
+    assert_fails_with(oar_store_add(f->store, "big", 1, &sum), OAR_E_ARG,
+                      "big");
     assert_int_equal(sum, 7);
     assert_int_equal(oar_store_add(f->store, "big", INT64_MIN, &sum), OAR_OK);
     assert_int_equal(sum, -1);
@@ -383,12 +392,14 @@ static void delete_removes_one_key_once(void **state)
 {
     fixture *f = *state;
 
-    assert_says(oar_store_delete(f->store, "gone"), OAR_E_NOT_FOUND, "gone");
+    assert_fails_with(oar_store_delete(f->store, "gone"), OAR_E_NOT_FOUND,
+                      "gone");
     assert_int_equal(oar_store_set(f->store, "gone", "v", 1), OAR_OK);
     assert_int_equal(oar_store_set(f->store, "stays", "v", 1), OAR_OK);
     assert_int_equal(oar_store_delete(f->other, "gone"), OAR_OK);
     assert_lacks(f->store, "gone");
-    assert_says(oar_store_delete(f->store, "gone"), OAR_E_NOT_FOUND, "gone");
+    assert_fails_with(oar_store_delete(f->store, "gone"), OAR_E_NOT_FOUND,
+                      "gone");
     assert_holds(f->store, "stays", "v", 1);
 }
 
@@ -467,10 +478,11 @@ static void a_list_refuses_bad_arguments(void **state)
     char wide[OAR_STORE_KEY_MAX + 2], **keys = NULL;
     int n = 7;
 
-    assert_says(oar_store_list(NULL, "", &n, &keys), OAR_E_ARG, "store");
-    assert_says(oar_store_list(f->store, "", NULL, &keys), OAR_E_ARG,
-                "nowhere");
-    assert_says(oar_store_list(f->store, "", &n, NULL), OAR_E_ARG, "nowhere");
+    assert_fails_with(oar_store_list(NULL, "", &n, &keys), OAR_E_ARG, "store");
+    assert_fails_with(oar_store_list(f->store, "", NULL, &keys), OAR_E_ARG,
+                      "nowhere");
+    assert_fails_with(oar_store_list(f->store, "", &n, NULL), OAR_E_ARG,
+                      "nowhere");
     assert_null(keys);
     memset(wide, 'w', sizeof wide);
     wide[OAR_STORE_KEY_MAX + 1] = 0;
@@ -495,13 +507,14 @@ static void a_prefix_in_a_store_is_a_store(void **state)
     assert_lacks(f->other, "in.n");
     assert_holds(f->other, "outside", "o", 1);
     oar_store_destroy(inner);
-    assert_says(oar_store_create_prefix(NULL, "p", &inner), OAR_E_ARG, "store");
-    assert_says(oar_store_create_prefix(f->store, NULL, &inner), OAR_E_ARG,
-                "prefix");
-    assert_says(oar_store_create_prefix(f->store, "", &inner), OAR_E_ARG,
-                "0 bytes");
-    assert_says(oar_store_create_prefix(f->store, "p", NULL), OAR_E_ARG,
-                "place");
+    assert_fails_with(oar_store_create_prefix(NULL, "p", &inner), OAR_E_ARG,
+                      "store");
+    assert_fails_with(oar_store_create_prefix(f->store, NULL, &inner),
+                      OAR_E_ARG, "prefix");
+    assert_fails_with(oar_store_create_prefix(f->store, "", &inner), OAR_E_ARG,
+                      "0 bytes");
+    assert_fails_with(oar_store_create_prefix(f->store, "p", NULL), OAR_E_ARG,
+                      "place");
 }
 
 /* ---- waiting ------------------------------------------------------------- */
@@ -513,8 +526,8 @@ static void a_timeout_names_the_key_and_is_kept(void **state)
     void *value;
     size_t bytes;
 
-    assert_says(oar_store_get(f->store, "never", 30, &value, &bytes),
-                OAR_E_TIMEOUT, "\"never\"");
+    assert_fails_with(oar_store_get(f->store, "never", 30, &value, &bytes),
+                      OAR_E_TIMEOUT, "\"never\"");
     assert_non_null(strstr(oar_last_error_text(), "30 ms"));
     took = oari_now_ns() - start;
     assert_true(took >= 30000000);
@@ -529,7 +542,8 @@ static void wait_names_the_first_key_that_is_missing(void **state)
     assert_int_equal(oar_store_wait(f->store, 0, NULL, 0), OAR_OK);
     assert_int_equal(oar_store_set(f->store, "one", "1", 1), OAR_OK);
     assert_int_equal(oar_store_set(f->store, "three", "3", 1), OAR_OK);
-    assert_says(oar_store_wait(f->other, 3, key, 20), OAR_E_TIMEOUT, "\"two\"");
+    assert_fails_with(oar_store_wait(f->other, 3, key, 20), OAR_E_TIMEOUT,
+                      "\"two\"");
     assert_int_equal(oar_store_set(f->store, "two", NULL, 0), OAR_OK);
     assert_int_equal(oar_store_wait(f->other, 3, key, 0), OAR_OK);
     assert_int_equal(oar_store_wait(f->other, 3, key, -1), OAR_OK);
@@ -567,8 +581,8 @@ static void many_keys_may_be_waited_for(void **state)
     pthread_join(thread, &failed);
     assert_null(failed);
     assert_int_equal(oar_store_delete(f->other, "crowd 599"), OAR_OK);
-    assert_says(oar_store_wait(f->store, CROWD, key, 0), OAR_E_TIMEOUT,
-                "\"crowd 599\"");
+    assert_fails_with(oar_store_wait(f->store, CROWD, key, 0), OAR_E_TIMEOUT,
+                      "\"crowd 599\"");
 }
 
 static void *set_late(void *arg)
@@ -581,7 +595,7 @@ static void *set_late(void *arg)
     return NULL;
 }
 
-static void who_waits_sees_what_another_sets(void **state)
+static void a_waiting_client_sees_what_another_sets(void **state)
 {
     fixture *f = *state;
     pthread_t thread;
@@ -601,7 +615,8 @@ static void who_waits_sees_what_another_sets(void **state)
 
 enum { CONTENDERS = 5, ADDS = 100, ROUNDS = 20 };
 
-/* Everybody adds to one number and tries to win every round. Returns wins. */
+/* Adds to one number and tries to win every round, as all others do. Returns
+ * wins. */
 static int contend(oar_store *store, int who)
 {
     int wins = 0, swapped;
@@ -816,16 +831,16 @@ static void without_memory_every_call_fails_whole(void **state)
 {
     fixture *f = *state;
 
-    census_fail_each(make_one, f);
+    fail_each_allocation(make_one, f);
     assert_int_equal(oar_store_set(f->store, "there", "v", 1), OAR_OK);
-    census_fail_each(set_without, f);
-    census_fail_each(add_without, f);
-    census_fail_each(swap_without, f);
-    census_fail_each(get_without, f);
-    census_fail_each(wait_without, f);
-    census_fail_each(list_without, f);
+    fail_each_allocation(set_without, f);
+    fail_each_allocation(add_without, f);
+    fail_each_allocation(swap_without, f);
+    fail_each_allocation(get_without, f);
+    fail_each_allocation(wait_without, f);
+    fail_each_allocation(list_without, f);
     if (f->folder[0] != 0) /* in memory it needs none */
-        census_fail_each(delete_without, f);
+        fail_each_allocation(delete_without, f);
     assert_holds(f->store, "there", "v", 1);
     assert_lacks(f->store, "k");
 }
@@ -852,14 +867,15 @@ static void constructors_want_somewhere_to_put_it(void **state)
     oar_store_server *server = NULL;
     oar_store *store = NULL;
 
-    assert_says(oar_store_create_memory(NULL), OAR_E_ARG, "nowhere");
-    assert_says(oar_store_create_file(NULL, &store), OAR_E_ARG, "folder");
-    assert_says(oar_store_create_file("/tmp", NULL), OAR_E_ARG, "place");
-    assert_says(oar_store_create_tcp(NULL, 0, &store), OAR_E_ARG, "address");
-    assert_says(oar_store_create_tcp("127.0.0.1:1", 0, NULL), OAR_E_ARG,
-                "place");
-    assert_says(oar_store_serve(NULL, &server), OAR_E_ARG, "address");
-    assert_says(oar_store_serve("127.0.0.1:0", NULL), OAR_E_ARG, "place");
+    assert_fails_with(oar_store_create_memory(NULL), OAR_E_ARG, "nowhere");
+    assert_fails_with(oar_store_create_file(NULL, &store), OAR_E_ARG, "folder");
+    assert_fails_with(oar_store_create_file("/tmp", NULL), OAR_E_ARG, "place");
+    assert_fails_with(oar_store_create_tcp(NULL, 0, &store), OAR_E_ARG,
+                      "address");
+    assert_fails_with(oar_store_create_tcp("127.0.0.1:1", 0, NULL), OAR_E_ARG,
+                      "place");
+    assert_fails_with(oar_store_serve(NULL, &server), OAR_E_ARG, "address");
+    assert_fails_with(oar_store_serve("127.0.0.1:0", NULL), OAR_E_ARG, "place");
     assert_null(server);
     assert_null(store);
 }
@@ -868,11 +884,11 @@ static void a_folder_that_cannot_be_is_named(void **state)
 {
     oar_store *store = NULL;
 
-    assert_says(oar_store_create_file("/proc/no/such/place", &store),
-                OAR_E_SYSTEM, "/proc/no/such/place");
+    assert_fails_with(oar_store_create_file("/proc/no/such/place", &store),
+                      OAR_E_SYSTEM, "/proc/no/such/place");
     assert_int_not_equal(oar_last_error()->sys_errno, 0);
-    assert_says(oar_store_create_file("/dev/null", &store), OAR_E_SYSTEM,
-                "/dev/null");
+    assert_fails_with(oar_store_create_file("/dev/null", &store), OAR_E_SYSTEM,
+                      "/dev/null");
     assert_null(store);
 }
 
@@ -894,7 +910,7 @@ static void a_folder_is_made_for_its_user_alone_and_keeps_its_keys(void **state)
     assert_int_equal(oar_store_clear(store), OAR_OK);
     oar_store_destroy(store);
     assert_int_equal(folder_entries(base), 0);
-    folder_drop(base);
+    folder_remove(base);
 }
 
 /* A process that has the lock of the folder, until it is told by the pipe; -1:
@@ -943,7 +959,8 @@ static void a_folder_that_stays_locked_is_given_up_in_time(void **state)
 
     snprintf(holder, sizeof holder, "process %d", (int)pid);
     before = oari_store_set_lock_deadline(oari_deadline(200));
-    assert_says(oar_store_add(f->store, "n", 1, &sum), OAR_E_TIMEOUT, holder);
+    assert_fails_with(oar_store_add(f->store, "n", 1, &sum), OAR_E_TIMEOUT,
+                      holder);
     oari_store_set_lock_deadline(before);
     assert_true(oari_now_ns() - start >= 200 * INT64_C(1000000));
     assert_non_null(strstr(oar_last_error_text(), f->folder));
@@ -966,8 +983,8 @@ static void a_group_waits_for_the_lock_no_longer_than_it_says(void **state)
 
     o.backend = "shm";
     o.timeout_ms = 300;
-    assert_says(oar_group_create(f->store, 0, 2, &o, &g), OAR_E_TIMEOUT,
-                "locked");
+    assert_fails_with(oar_group_create(f->store, 0, 2, &o, &g), OAR_E_TIMEOUT,
+                      "locked");
     assert_true(oari_now_ns() - start < 20 * INT64_C(1000000000));
     assert_null(g);
     close(release);
@@ -1011,9 +1028,10 @@ static void a_key_too_odd_for_a_file_name_is_refused(void **state)
     size_t bytes;
 
     memset(key, '/', OAR_STORE_KEY_MAX);
-    assert_says(oar_store_set(f->store, key, "v", 1), OAR_E_ARG, "too long");
-    assert_says(oar_store_get(f->store, key, 0, &value, &bytes), OAR_E_ARG,
-                "too long");
+    assert_fails_with(oar_store_set(f->store, key, "v", 1), OAR_E_ARG,
+                      "too long");
+    assert_fails_with(oar_store_get(f->store, key, 0, &value, &bytes),
+                      OAR_E_ARG, "too long");
 }
 
 static void a_value_that_grew_too_large_on_disk_is_refused(void **state)
@@ -1029,8 +1047,8 @@ static void a_value_that_grew_too_large_on_disk_is_refused(void **state)
     assert_non_null(file);
     assert_int_equal(ftruncate(fileno(file), OAR_STORE_VALUE_MAX + 1), 0);
     fclose(file);
-    assert_says(oar_store_get(f->store, "k", 0, &value, &bytes), OAR_E_DATA,
-                "1048577");
+    assert_fails_with(oar_store_get(f->store, "k", 0, &value, &bytes),
+                      OAR_E_DATA, "1048577");
 }
 
 #define LOCAL(test)                                      \
@@ -1067,7 +1085,7 @@ int main(void)
         ALL(many_keys_may_be_waited_for),
         ALL(a_timeout_names_the_key_and_is_kept),
         ALL(wait_names_the_first_key_that_is_missing),
-        ALL(who_waits_sees_what_another_sets),
+        ALL(a_waiting_client_sees_what_another_sets),
         ALL(threads_add_exactly_and_one_wins_each_round),
         cmocka_unit_test_setup_teardown(
             processes_add_exactly_and_one_wins_each_round, make_file, drop),

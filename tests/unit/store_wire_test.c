@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The TCP store's frames: every kind there and back, and every way to be wrong.
- * Bodies are read from memory of exactly their size, so that a sanitizer sees a
- * byte read too far. */
+/* The TCP store's frames: every kind written and read, and every way to be
+ * wrong. Bodies are read from memory of exactly their size, so that a sanitizer
+ * sees a byte read too far. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@
 
 #include "base/alloc.h"
 #include "store/store_wire.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 static const int kinds[] = {
 #define X(name, number, request, reply) number, number | OARI_WIRE_REPLY,
@@ -103,15 +103,15 @@ static void a_body_must_have_its_exact_length(void **state)
         bytes -= OARI_WIRE_HEADER_BYTES;
         m.head.bytes = (uint32_t)bytes;
         for (size_t part = 0; part < bytes; part++)
-            assert_says(
+            assert_fails_with(
                 read_part(&m.head, frame + OARI_WIRE_HEADER_BYTES, part, &got),
                 OAR_E_DATA, "");
         assert_int_equal(
             read_part(&m.head, frame + OARI_WIRE_HEADER_BYTES, bytes, &got),
             OAR_OK);
         memmove(frame, frame + OARI_WIRE_HEADER_BYTES, bytes);
-        assert_says(read_part(&m.head, frame, bytes + 1, &got), OAR_E_DATA,
-                    "too many");
+        assert_fails_with(read_part(&m.head, frame, bytes + 1, &got),
+                          OAR_E_DATA, "too many");
         oari_free(frame);
     }
 }
@@ -140,12 +140,13 @@ static void a_head_is_checked_before_its_body(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         memcpy(copy, frame, sizeof copy);
         copy[wrong[i].at] = (unsigned char)wrong[i].value;
-        assert_says(oari_wire_read_header(copy, &head), wrong[i].status, "");
+        assert_fails_with(oari_wire_read_header(copy, &head), wrong[i].status,
+                          "");
     }
     memcpy(copy, frame, sizeof copy); /* a status that there is not */
     copy[5] |= OARI_WIRE_REPLY;
     copy[6] = OAR_E_INTERNAL + 1;
-    assert_says(oari_wire_read_header(copy, &head), OAR_E_DATA, "");
+    assert_fails_with(oari_wire_read_header(copy, &head), OAR_E_DATA, "");
     assert_true(oari_wire_plausible(frame, 0));
     assert_true(oari_wire_plausible(frame, 3));
     assert_false(oari_wire_plausible((const unsigned char *)"OB", 2));
@@ -209,8 +210,9 @@ static void keys_are_read_one_by_one(void **state)
     assert_int_equal(at, got.keys.bytes);
     m.count = OARI_WIRE_KEYS_MAX + 1;
     oari_wire_write(&m, frame);
-    assert_says(oari_wire_read(&head, frame + OARI_WIRE_HEADER_BYTES, &got),
-                OAR_E_DATA, "4097");
+    assert_fails_with(
+        oari_wire_read(&head, frame + OARI_WIRE_HEADER_BYTES, &got), OAR_E_DATA,
+        "4097");
 }
 
 /* Whatever comes is refused or can be written again as it came. */

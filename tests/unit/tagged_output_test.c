@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks write, on its way to where it is shown: whole lines, all bytes,
- * and nobody who waits for ever. */
+/* What ranks print, on its way to where it is shown: whole lines, all bytes,
+ * and no rank that waits for ever. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,36 +19,36 @@
 
 #include "base/clock.h"
 #include "launch/launch.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 enum { STREAMS = 3 };
 
-/* A sink with its reader, and ranks that write into streams. */
-typedef struct desk {
-    launch_writer sink;
+/* A writer with its reader, and ranks that write into streams. */
+typedef struct output_context {
+    launch_writer writer;
     launch_stream stream[STREAMS];
-    int out; /* the sink's other end */
+    int out; /* the writer's other end */
     char *got;
     size_t bytes, room;
-} desk;
+} output_context;
 
-static void open_streams(desk *d, int write_fd)
+static void open_streams(output_context *d, int write_fd)
 {
-    OK(launch_writer_open(&d->sink, write_fd));
+    OK(launch_writer_open(&d->writer, write_fd));
     for (int i = 0; i < STREAMS; i++) {
-        OK(launch_stream_open(&d->stream[i], &d->sink, -1));
+        OK(launch_stream_open(&d->stream[i], &d->writer, -1));
         snprintf(d->stream[i].tag, sizeof d->stream[i].tag, "[%d] ", i);
     }
     d->room = 1 << 22;
     d->got = malloc(d->room);
 }
 
-static int desk_open(desk *d)
+static int context_open(output_context *d)
 {
     int ends[2];
 
-    *d = (desk){ 0 };
+    *d = (output_context){ 0 };
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     d->out = ends[0];
     fcntl(d->out, F_SETFL, O_NONBLOCK);
@@ -56,18 +56,18 @@ static int desk_open(desk *d)
     return ends[1];
 }
 
-static void desk_close(desk *d, int write_fd)
+static void context_close(output_context *d, int write_fd)
 {
     for (int i = 0; i < STREAMS; i++)
         launch_stream_close(&d->stream[i]);
-    launch_writer_close(&d->sink);
+    launch_writer_close(&d->writer);
     close(write_fd);
     if (d->out >= 0)
         close(d->out);
     free(d->got);
 }
 
-static void take_out(desk *d)
+static void take_out(output_context *d)
 {
     ssize_t n;
 
@@ -78,7 +78,7 @@ static void take_out(desk *d)
 }
 
 /* One pass of the launcher's loop. Returns whether anything is left. */
-static int turn(desk *d)
+static int turn(output_context *d)
 {
     int more = 0;
 
@@ -87,24 +87,24 @@ static int turn(desk *d)
             launch_stream_read(&d->stream[i]);
         more |= !launch_stream_pump(&d->stream[i]);
     }
-    launch_writer_write(&d->sink);
+    launch_writer_write(&d->writer);
     take_out(d);
-    return more || launch_writer_waiting(&d->sink) > 0;
+    return more || launch_writer_waiting(&d->writer) > 0;
 }
 
-static void rank_writes(desk *d, int i, const char *text)
+static void rank_writes(output_context *d, int i, const char *text)
 {
     assert_int_equal(write(d->stream[i].peer_fd, text, strlen(text)),
                      strlen(text));
 }
 
-static void rank_ends(desk *d, int i)
+static void rank_ends(output_context *d, int i)
 {
     close(d->stream[i].peer_fd);
     d->stream[i].peer_fd = -1;
 }
 
-static void finish(desk *d)
+static void finish(output_context *d)
 {
     for (int i = 0; i < STREAMS; i++)
         if (d->stream[i].peer_fd >= 0)
@@ -115,8 +115,8 @@ static void finish(desk *d)
 
 static void lines_come_whole_and_tagged(void **state)
 {
-    desk d;
-    int fd = desk_open(&d);
+    output_context d;
+    int fd = context_open(&d);
 
     rank_writes(&d, 0, "one\ntw");
     rank_writes(&d, 1, "un\n");
@@ -127,20 +127,20 @@ static void lines_come_whole_and_tagged(void **state)
     turn(&d);
     assert_string_equal(d.got, "[0] one\n[1] un\n[0] two\n[1] deux\n");
     finish(&d);
-    desk_close(&d, fd);
+    context_close(&d, fd);
 }
 
 static void the_last_line_needs_no_newline(void **state)
 {
-    desk d;
-    int fd = desk_open(&d);
+    output_context d;
+    int fd = context_open(&d);
 
     rank_writes(&d, 2, "\nend");
     turn(&d);
     assert_string_equal(d.got, "[2] \n");
     finish(&d);
     assert_string_equal(d.got, "[2] \n[2] end\n");
-    desk_close(&d, fd);
+    context_close(&d, fd);
 }
 
 /* 3 MiB without a newline, zeros and all, in pieces as the pipe takes them. */
@@ -149,8 +149,8 @@ static void a_very_long_line_survives(void **state)
     enum { LONG = 3 << 20 };
     unsigned char *line = malloc(LONG);
     size_t sent = 0;
-    desk d;
-    int fd = desk_open(&d);
+    output_context d;
+    int fd = context_open(&d);
 
     for (size_t i = 0; i < LONG; i++)
         line[i] = (unsigned char)(i * 7 % 251 == '\n' ? 0 : i * 7 % 251);
@@ -168,15 +168,15 @@ static void a_very_long_line_survives(void **state)
     assert_memory_equal(d.got + 4, line, LONG); /* in one piece */
     assert_non_null(strstr(d.got + 4 + LONG, "[1] me too\n"));
     free(line);
-    desk_close(&d, fd);
+    context_close(&d, fd);
 }
 
 static void a_rank_that_pauses_in_a_long_line_gives_way(void **state)
 {
     enum { HALF = 100000 };
     char *half = calloc(HALF + 1, 1);
-    desk d;
-    int fd = desk_open(&d);
+    output_context d;
+    int fd = context_open(&d);
 
     memset(half, 'x', HALF);
     fcntl(d.stream[0].peer_fd, F_SETPIPE_SZ, 1 << 18);
@@ -187,16 +187,16 @@ static void a_rank_that_pauses_in_a_long_line_gives_way(void **state)
     assert_non_null(strstr(d.got, "x\n[1] patience\n"));
     finish(&d);
     free(half);
-    desk_close(&d, fd);
+    context_close(&d, fd);
 }
 
-/* Nobody reads: reading from the ranks stops, and goes on later. */
+/* While the reader pauses, reading from the ranks stops; it goes on later. */
 static void a_reader_that_waits_stops_the_ranks_not_the_launcher(void **state)
 {
     char line[1001];
     size_t lines = 0;
-    desk d;
-    int fd = desk_open(&d), out = d.out;
+    output_context d;
+    int fd = context_open(&d), out = d.out;
 
     memset(line, 'y', 999);
     line[999] = '\n';
@@ -209,18 +209,18 @@ static void a_reader_that_waits_stops_the_ranks_not_the_launcher(void **state)
         silent = went ? 0 : silent + 1;
         turn(&d);
     }
-    assert_true(lines < 2000); /* bounded: the sink, the stream, two pipes */
+    assert_true(lines < 2000); /* bounded: the writer, the stream, two pipes */
     d.out = out;
     finish(&d);
     assert_int_equal(d.bytes, lines * 1004);
-    desk_close(&d, fd);
+    context_close(&d, fd);
 }
 
-static void a_reader_that_is_gone_is_told_to_the_ranks(void **state)
+static void a_closed_output_reaches_the_ranks_as_an_error(void **state)
 {
     void (*before)(int) = signal(SIGPIPE, SIG_IGN);
-    desk d;
-    int fd = desk_open(&d);
+    output_context d;
+    int fd = context_open(&d);
 
     close(d.out);
     d.out = -1;
@@ -230,7 +230,7 @@ static void a_reader_that_is_gone_is_told_to_the_ranks(void **state)
     assert_int_equal(write(d.stream[0].peer_fd, "x", 1), -1);
     assert_int_equal(errno, EPIPE);
     finish(&d);
-    desk_close(&d, fd);
+    context_close(&d, fd);
     signal(SIGPIPE, before);
 }
 
@@ -244,11 +244,11 @@ static void limit_file(rlim_t bytes)
 }
 
 /* A limit on the size of files stands for a disk that is full for a while. */
-static void a_full_disk_costs_lines_and_ends_nobody(void **state)
+static void a_full_disk_costs_lines_and_ends_no_rank(void **state)
 {
     void (*before)(int) = signal(SIGXFSZ, SIG_IGN);
     FILE *file = tmpfile();
-    desk d = { .out = -1 };
+    output_context d = { .out = -1 };
     ssize_t bytes;
 
     assert_non_null(file);
@@ -256,7 +256,7 @@ static void a_full_disk_costs_lines_and_ends_nobody(void **state)
     limit_file(6);
     rank_writes(&d, 0, "written in part\n");
     turn(&d);
-    assert_int_equal(d.sink.lost, EFBIG);
+    assert_int_equal(d.writer.lost, EFBIG);
     for (int i = 0; i < 3; i++) {
         rank_writes(&d, 0, "lost\n");
         turn(&d);
@@ -268,7 +268,7 @@ static void a_full_disk_costs_lines_and_ends_nobody(void **state)
     assert_true(bytes > 0);
     d.got[bytes] = 0;
     assert_string_equal(d.got, "[0] wr\n[0] written again\n");
-    desk_close(&d, dup(fileno(file)));
+    context_close(&d, dup(fileno(file)));
     fclose(file);
     signal(SIGXFSZ, before);
 }
@@ -284,7 +284,7 @@ static void a_stream_that_has_ended_is_not_waited_for(void **state)
     OK(launch_logs_read(&l.logs, &l.opts, "run", 1));
     OK(launch_output_open(&l));
     OK(launch_output_rank(&l, 0));
-    launch_output_started(&l, 0); /* so nobody has the writing ends */
+    launch_output_started(&l, 0); /* so no process has the writing ends */
     count = launch_output_poll(&l, 0);
     assert_int_equal(poll(l.poll, (nfds_t)count, -1), count);
     assert_int_equal(launch_output_move(&l), LAUNCH_OUTPUT_DONE);
@@ -296,13 +296,13 @@ static void a_stream_that_has_ended_is_not_waited_for(void **state)
 
 /* ---- terminals ----------------------------------------------------------- */
 
-static int open_terminal(desk *d)
+static int open_terminal(output_context *d)
 {
     struct winsize size = { .ws_row = 24, .ws_col = 60 };
     char name[64];
     int slave;
 
-    *d = (desk){ 0 };
+    *d = (output_context){ 0 };
     d->out = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
     if (d->out < 0 || grantpt(d->out) != 0 || unlockpt(d->out) != 0 ||
         ptsname_r(d->out, name, sizeof name) != 0 ||
@@ -315,7 +315,7 @@ static int open_terminal(desk *d)
 }
 
 /* Waits for the text to be on the terminal. */
-static void until(desk *d, const char *text)
+static void until(output_context *d, const char *text)
 {
     int64_t patience = oari_deadline(20000);
 
@@ -328,7 +328,7 @@ static void until(desk *d, const char *text)
 
 static void a_terminal_shows_progress_and_takes_it_back(void **state)
 {
-    desk d;
+    output_context d;
     int fd = open_terminal(&d);
 
     if (fd < 0)
@@ -344,12 +344,12 @@ static void a_terminal_shows_progress_and_takes_it_back(void **state)
     until(&d, "[1] a line\r\n[0] step 3\r\n");
     assert_null(strstr(strstr(d.got, "[1] a line"), "step 2"));
     finish(&d);
-    desk_close(&d, fd);
+    context_close(&d, fd);
 }
 
 static void a_terminal_is_not_flooded_by_a_line_too_long_for_it(void **state)
 {
-    desk d;
+    output_context d;
     int fd = open_terminal(&d);
 
     if (fd < 0)
@@ -361,7 +361,7 @@ static void a_terminal_is_not_flooded_by_a_line_too_long_for_it(void **state)
     rank_writes(&d, 0, "\n");
     until(&d, "0123456789\r\n");
     finish(&d);
-    desk_close(&d, fd);
+    context_close(&d, fd);
 }
 
 /* ---- which output goes where --------------------------------------------- */
@@ -393,9 +393,9 @@ static void outputs_that_are_none_are_named(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (launch_std_read("tee", bad[i], 3, v) != OAR_E_ARG)
             fail_msg("\"%s\" was taken", bad[i]);
-    assert_says(launch_std_read("tee", "3:1", 3, v), OAR_E_ARG,
-                "tee names local rank 3 of 3");
-    assert_says(launch_filter_read("1,x", 3, v), OAR_E_ARG, "1,x");
+    assert_fails_with(launch_std_read("tee", "3:1", 3, v), OAR_E_ARG,
+                      "tee names local rank 3 of 3");
+    assert_fails_with(launch_filter_read("1,x", 3, v), OAR_E_ARG, "1,x");
     assert_int_equal(launch_filter_read("", 3, v), OAR_E_ARG);
 }
 
@@ -407,8 +407,8 @@ int main(void)
         cmocka_unit_test(a_very_long_line_survives),
         cmocka_unit_test(a_rank_that_pauses_in_a_long_line_gives_way),
         cmocka_unit_test(a_reader_that_waits_stops_the_ranks_not_the_launcher),
-        cmocka_unit_test(a_reader_that_is_gone_is_told_to_the_ranks),
-        cmocka_unit_test(a_full_disk_costs_lines_and_ends_nobody),
+        cmocka_unit_test(a_closed_output_reaches_the_ranks_as_an_error),
+        cmocka_unit_test(a_full_disk_costs_lines_and_ends_no_rank),
         cmocka_unit_test(a_stream_that_has_ended_is_not_waited_for),
         cmocka_unit_test(a_terminal_shows_progress_and_takes_it_back),
         cmocka_unit_test(a_terminal_is_not_flooded_by_a_line_too_long_for_it),

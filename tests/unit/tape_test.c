@@ -16,7 +16,8 @@
 #include <oarsong/optim.h>
 #include <oarsong/tape.h>
 
-#include "support/says.h"
+#include "support/last_error.h"
+#include "support/leak_check.h"
 
 static oar_tape *new_tape(void)
 {
@@ -44,14 +45,6 @@ static double at(const oar_tensor *t, int64_t i)
     return number[i];
 }
 
-static oar_memory_stats memory(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    OK(oar_memory_read(&stats));
-    return stats;
-}
-
 /* ---- owning -------------------------------------------------------------- */
 
 static void the_tape_owns_results_and_reset_gives_them_up(void **state)
@@ -73,7 +66,7 @@ static void the_tape_owns_results_and_reset_gives_them_up(void **state)
     oar_tape_reset(NULL);
 }
 
-static void storage_that_somebody_refers_to_is_never_recycled(void **state)
+static void storage_that_is_referenced_is_never_recycled(void **state)
 {
     oar_tape *tape = new_tape();
     oar_storage *kept = oar_storage_retain(
@@ -91,7 +84,7 @@ static void storage_that_somebody_refers_to_is_never_recycled(void **state)
 static void storage_that_no_step_needs_any_more_is_given_back(void **state)
 {
     oar_tape *tape = new_tape();
-    uint64_t before = memory().live_bytes;
+    uint64_t before = memory_now().live_bytes;
 
     for (int step = 0; step < 200; step++) {
         if (step < 3)
@@ -99,7 +92,7 @@ static void storage_that_no_step_needs_any_more_is_given_back(void **state)
         oar_zeros(tape, OAR_F32, OAR_SHAPE(10));
         oar_tape_reset(tape);
     }
-    assert_true(memory().live_bytes - before < 100000);
+    assert_true(memory_now().live_bytes - before < 100000);
     oar_tape_destroy(tape);
 }
 
@@ -129,20 +122,20 @@ static void assert_given_up(oar_tape *tape, oar_tensor *y)
     oar_span span;
 
     assert_null(oar_scale(tape, y, 2));
-    assert_says(oar_last_error()->status, OAR_E_STATE, why);
+    assert_fails_with(oar_last_error()->status, OAR_E_STATE, why);
     assert_null(oar_reshape(NULL, y, OAR_SHAPE(3, 1)));
     assert_null(oar_tape_input(tape, y));
-    assert_says(oar_last_error()->status, OAR_E_STATE, why);
-    assert_says(oar_tensor_read(y, OAR_F32, numbers), OAR_E_STATE, why);
-    assert_says(oar_tensor_write(y, OAR_F32, numbers), OAR_E_STATE, why);
-    assert_says(oar_tensor_fill(y, 1), OAR_E_STATE, why);
-    assert_says(oar_tensor_copy(y, y), OAR_E_STATE, why);
-    assert_says(oar_tensor_span(y, &span), OAR_E_STATE, why);
+    assert_fails_with(oar_last_error()->status, OAR_E_STATE, why);
+    assert_fails_with(oar_tensor_read(y, OAR_F32, numbers), OAR_E_STATE, why);
+    assert_fails_with(oar_tensor_write(y, OAR_F32, numbers), OAR_E_STATE, why);
+    assert_fails_with(oar_tensor_fill(y, 1), OAR_E_STATE, why);
+    assert_fails_with(oar_tensor_copy(y, y), OAR_E_STATE, why);
+    assert_fails_with(oar_tensor_span(y, &span), OAR_E_STATE, why);
     assert_int_not_equal(oar_tensor_item(y, &number), OAR_OK);
-    assert_says(oar_backward_from(tape, 1, &y, NULL), OAR_E_STATE, why);
-    assert_says(oar_tensor_require_grad(y, 1), OAR_E_STATE, why);
+    assert_fails_with(oar_backward_from(tape, 1, &y, NULL), OAR_E_STATE, why);
+    assert_fails_with(oar_tensor_require_grad(y, 1), OAR_E_STATE, why);
     assert_null(oar_tensor_retain(y));
-    assert_says(oar_last_error()->status, OAR_E_STATE, why);
+    assert_fails_with(oar_last_error()->status, OAR_E_STATE, why);
     oar_tensor_release(y); /* nothing happens */
     assert_null(oar_tensor_data(y));
     assert_null(oar_tensor_storage(y));
@@ -173,7 +166,8 @@ static void a_result_used_after_reset_is_refused(void **state)
         assert_given_up(tape, y);
         assert_given_up(tape, x);
         assert_given_up(tape, grad);
-        assert_says(oar_tensor_bind_grad(w, grad), OAR_E_STATE, "given up");
+        assert_fails_with(oar_tensor_bind_grad(w, grad), OAR_E_STATE,
+                          "given up");
         stale[step % STEPS] = y;
     }
     oar_tape_destroy(tape);
@@ -217,7 +211,7 @@ static void a_result_of_another_tape_needs_oar_tape_input(void **state)
 
 /* ---- the gradient slot --------------------------------------------------- */
 
-static void gradients_add_up_over_tapes_and_clearing_starts_anew(void **state)
+static void gradients_add_up_over_tapes_until_cleared(void **state)
 {
     oar_tape *tape[2] = { new_tape(), new_tape() };
     oar_tensor *w = leaf_of(OAR_SHAPE(3), 1);
@@ -319,21 +313,21 @@ static void a_leaf_that_no_longer_requires_a_gradient_gets_none(void **state)
 
 /* ---- hooks --------------------------------------------------------------- */
 
-typedef struct diary {
+typedef struct tape_log {
     char text[256];
     oar_tensor *watched;
     oar_hook *hook;
-} diary;
+} tape_log;
 
-typedef struct note {
-    diary *in;
+typedef struct tape_hook {
+    tape_log *in;
     char letter;
     oar_status ends;
-} note;
+} tape_hook;
 
-static oar_status write_note(oar_tensor *leaf, void *arg)
+static oar_status log_hook(oar_tensor *leaf, void *arg)
 {
-    note *n = arg;
+    tape_hook *n = arg;
     size_t used = strlen(n->in->text);
 
     assert_non_null(oar_tensor_grad(leaf));
@@ -343,9 +337,9 @@ static oar_status write_note(oar_tensor *leaf, void *arg)
     return n->ends;
 }
 
-static oar_status write_note_at_end(void *arg)
+static oar_status log_at_end(void *arg)
 {
-    note *n = arg;
+    tape_hook *n = arg;
 
     n->in->text[strlen(n->in->text)] = n->letter;
     return n->ends;
@@ -356,15 +350,15 @@ static void gradient_hooks_fire_before_backward_returns(void **state)
     oar_tape *tape = new_tape();
     oar_tensor *a = leaf_of(OAR_SHAPE(3, 3), 1),
                *b = leaf_of(OAR_SHAPE(3, 3), 2);
-    diary d = { .watched = a };
-    note na = { &d, 'a', OAR_OK }, nb = { &d, 'b', OAR_OK };
-    note nc = { &d, 'c', OAR_OK }, nd = { &d, 'd', OAR_OK };
+    tape_log d = { .watched = a };
+    tape_hook na = { &d, 'a', OAR_OK }, nb = { &d, 'b', OAR_OK };
+    tape_hook nc = { &d, 'c', OAR_OK }, nd = { &d, 'd', OAR_OK };
     oar_hook *hook[3];
 
-    OK(oar_tensor_on_grad(a, write_note, &na, &hook[0]));
-    OK(oar_tensor_on_grad(b, write_note, &nb, &hook[1]));
-    OK(oar_tensor_on_grad(b, write_note, &nc, &hook[2]));
-    OK(oar_tape_defer(tape, write_note_at_end, &nd));
+    OK(oar_tensor_on_grad(a, log_hook, &na, &hook[0]));
+    OK(oar_tensor_on_grad(b, log_hook, &nb, &hook[1]));
+    OK(oar_tensor_on_grad(b, log_hook, &nc, &hook[2]));
+    OK(oar_tape_defer(tape, log_at_end, &nd));
     OK(oar_backward(tape,
                     oar_sum(tape, oar_matmul(tape, b, oar_relu(tape, a)))));
     /* b's gradient is complete while a's is not there yet */
@@ -413,23 +407,23 @@ static void a_failing_hook_ends_backward_with_its_status(void **state)
     oar_tape *tape = new_tape();
     oar_tensor *w = leaf_of(OAR_SHAPE(3), 1);
     oar_tensor *loss = oar_sum(tape, oar_relu(tape, w));
-    diary d = { .watched = NULL };
-    note n = { &d, 'w', OAR_E_PEER };
+    tape_log d = { .watched = NULL };
+    tape_hook n = { &d, 'w', OAR_E_PEER };
     oar_hook *hook;
 
     oar_clear_error();
-    OK(oar_tensor_on_grad(w, write_note, &n, &hook));
+    OK(oar_tensor_on_grad(w, log_hook, &n, &hook));
     assert_int_equal(oar_backward(tape, loss), OAR_E_PEER);
     assert_int_equal(oar_last_error()->status, OAR_E_PEER);
     assert_int_equal(oar_backward(tape, loss), OAR_E_STATE);
     assert_int_equal(oar_tensor_on_grad(w, NULL, NULL, NULL), OAR_E_ARG);
     oar_tape_destroy(tape);
-    oar_tensor_release(w); /* frees the hook that nobody removed */
+    oar_tensor_release(w); /* frees the hook that was not removed */
 }
 
 static oar_status remove_myself(oar_tensor *leaf, void *arg)
 {
-    diary *d = arg;
+    tape_log *d = arg;
 
     oar_hook_remove(d->hook);
     d->text[strlen(d->text)] = 'x';
@@ -440,7 +434,7 @@ static void a_hook_may_remove_itself(void **state)
 {
     oar_tape *tape = new_tape();
     oar_tensor *w = leaf_of(OAR_SHAPE(3), 1);
-    diary d = { .watched = NULL };
+    tape_log d = { .watched = NULL };
 
     OK(oar_tensor_on_grad(w, remove_myself, &d, &d.hook));
     for (int i = 0; i < 2; i++) {
@@ -456,17 +450,18 @@ static void deferred_functions_run_once_and_their_failure_is_the_calls(void **s)
 {
     oar_tape *tape = new_tape();
     oar_tensor *w = leaf_of(OAR_SHAPE(3), 1);
-    diary d = { .watched = NULL };
-    note first = { &d, '1', OAR_E_TIMEOUT }, second = { &d, '2', OAR_E_PEER };
+    tape_log d = { .watched = NULL };
+    tape_hook first = { &d, '1', OAR_E_TIMEOUT },
+              second = { &d, '2', OAR_E_PEER };
 
-    OK(oar_tape_defer(tape, write_note_at_end, &first));
-    OK(oar_tape_defer(tape, write_note_at_end, &second));
-    OK(oar_tape_defer(tape, write_note_at_end, &first)); /* is there already */
+    OK(oar_tape_defer(tape, log_at_end, &first));
+    OK(oar_tape_defer(tape, log_at_end, &second));
+    OK(oar_tape_defer(tape, log_at_end, &first)); /* is there already */
     assert_int_equal(oar_backward(tape, oar_sum(tape, w)), OAR_E_TIMEOUT);
     assert_string_equal(d.text, "12");
     OK(oar_backward(tape, oar_sum(tape, w)));
     assert_string_equal(d.text, "12");
-    OK(oar_tape_defer(tape, write_note_at_end, &first));
+    OK(oar_tape_defer(tape, log_at_end, &first));
     oar_tape_reset(tape); /* dropped unrun */
     OK(oar_backward(tape, oar_sum(tape, w)));
     assert_string_equal(d.text, "12");
@@ -503,8 +498,8 @@ static void backward_refuses_what_it_cannot_start_from(void **state)
     assert_int_equal(oar_backward_from(tape, 1, &y, &seed), OAR_E_SHAPE);
     assert_non_null(strstr(oar_last_error_text(), "[3] with a gradient [4]"));
     seed = oar_ones(tape, OAR_F64, OAR_SHAPE(3));
-    assert_says(oar_backward_from(tape, 1, &y, &seed), OAR_E_DTYPE,
-                "[3] of f32 with a gradient of f64");
+    assert_fails_with(oar_backward_from(tape, 1, &y, &seed), OAR_E_DTYPE,
+                      "[3] of f32 with a gradient of f64");
     assert_int_equal(oar_backward_from(tape, 0, NULL, NULL), OAR_E_ARG);
     assert_int_equal(oar_backward_from(tape, 1, &w, NULL), OAR_E_STATE);
     assert_int_equal(oar_backward(tape, NULL), OAR_E_ARG);
@@ -650,9 +645,9 @@ static void run_mixed(const struct mixed_case *c, int how, float *out)
         }
         oar_tape_reset(tape);
         if (i == 1)
-            live = memory().live_bytes;
+            live = memory_now().live_bytes;
     }
-    assert_int_equal(memory().live_bytes, live); /* a pass leaves nothing */
+    assert_int_equal(memory_now().live_bytes, live); /* a pass leaves nothing */
     OK(oar_tensor_read(oar_tensor_grad(leaf), OAR_F32, out));
     OK(oar_tensor_read(oar_tensor_grad(third), OAR_F32, out + 25));
     OK(oar_tensor_read(oar_tensor_grad(w), OAR_F32, out + 50));
@@ -666,12 +661,12 @@ static void gradients_made_at_once_are_made_once_in_halves_too(void **state)
 {
     for (size_t k = 0; k < sizeof mixed_cases / sizeof *mixed_cases; k++) {
         float whole[75] = { 0 }, halves[75] = { 0 };
-        uint64_t live = memory().live;
+        uint64_t live = memory_now().live;
 
         run_mixed(&mixed_cases[k], WHOLE, whole);
         run_mixed(&mixed_cases[k], HALVES, halves);
         assert_memory_equal(whole, halves, sizeof whole);
-        assert_int_equal(memory().live, live);
+        assert_int_equal(memory_now().live, live);
     }
 }
 
@@ -680,14 +675,14 @@ static void hooks_of_weights_run_in_the_weights_half(void **state)
     oar_tape *tape = new_tape();
     oar_tensor *x = oar_uniform(NULL, OAR_F32, OAR_SHAPE(5, 7), 3, -1, 1);
     oar_tensor *w = leaf_of(OAR_SHAPE(3, 7), 1), *in, *y;
-    diary d = { .watched = NULL };
-    note nw = { &d, 'w', OAR_OK }, ni = { &d, 'i', OAR_OK };
-    note ne = { &d, 'e', OAR_OK };
+    tape_log d = { .watched = NULL };
+    tape_hook nw = { &d, 'w', OAR_OK }, ni = { &d, 'i', OAR_OK };
+    tape_hook ne = { &d, 'e', OAR_OK };
 
     in = oar_tape_input(tape, x);
-    OK(oar_tensor_on_grad(w, write_note, &nw, NULL));
-    OK(oar_tensor_on_grad(in, write_note, &ni, NULL));
-    OK(oar_tape_defer(tape, write_note_at_end, &ne));
+    OK(oar_tensor_on_grad(w, log_hook, &nw, NULL));
+    OK(oar_tensor_on_grad(in, log_hook, &ni, NULL));
+    OK(oar_tape_defer(tape, log_at_end, &ne));
     y = oar_linear(tape, in, w, NULL);
     OK(oar_backward_inputs(tape, 1, &y, NULL));
     assert_string_equal(d.text, "i");
@@ -705,17 +700,17 @@ static void hooks_of_weights_run_in_the_weights_half(void **state)
 enum { TALL = 40, THIN = 7, STEP = 50 };
 
 /* Hears of parts, and keeps what was there at the last one. */
-typedef struct listener {
+typedef struct part_listener {
     const float *final; /* what the gradient will be, or NULL */
     int parts, whole;
     int64_t last;
     oar_status ends;
-} listener;
+} part_listener;
 
 static oar_status hear_part(oar_tensor *leaf, const oar_tensor *grad,
                             int64_t done, int64_t *next, void *arg)
 {
-    listener *l = arg;
+    part_listener *l = arg;
 
     assert_int_equal(*next, oar_tensor_count(leaf));
     assert_true(l->parts == 0 ? done == 0 : done > l->last);
@@ -731,7 +726,7 @@ static oar_status hear_part(oar_tensor *leaf, const oar_tensor *grad,
 
 static oar_status hear_whole(oar_tensor *leaf, void *arg)
 {
-    ((listener *)arg)->whole++;
+    ((part_listener *)arg)->whole++;
     return OAR_OK;
 }
 
@@ -749,7 +744,7 @@ static oar_status use_weight(oar_tape *tape, oar_tensor *w, int times)
     return status;
 }
 
-/* Its gradient after `passes`, with nobody listening. */
+/* Its gradient after `passes`, without a listener. */
 static void gradient_of(oar_tensor *w, int times, int passes, float *to)
 {
     oar_tape *tape = new_tape();
@@ -762,7 +757,7 @@ static void gradient_of(oar_tensor *w, int times, int passes, float *to)
     oar_tape_destroy(tape);
 }
 
-static void parts_of_a_gradient_are_told_once_they_are_final(void **state)
+static void parts_of_a_gradient_are_announced_once_they_are_final(void **state)
 {
     oar_tensor *w = leaf_of(OAR_SHAPE(TALL, THIN), 1);
     float final[TALL * THIN];
@@ -771,7 +766,7 @@ static void parts_of_a_gradient_are_told_once_they_are_final(void **state)
     for (int times = 1; times < 3; times++)
         for (int passes = 1; passes < 3; passes++) {
             oar_tape *tape = new_tape();
-            listener l = { .final = NULL };
+            part_listener l = { .final = NULL };
 
             gradient_of(w, times, passes, final);
             if (passes == 2) /* the second adds to the first */
@@ -789,11 +784,11 @@ static void parts_of_a_gradient_are_told_once_they_are_final(void **state)
     oar_tensor_release(w);
 }
 
-static void only_the_first_hook_hears_of_parts(void **state)
+static void only_the_first_hook_is_called_for_parts(void **state)
 {
     oar_tape *tape = new_tape();
     oar_tensor *w = leaf_of(OAR_SHAPE(TALL, THIN), 1);
-    listener first = { .final = NULL }, second = { .final = NULL };
+    part_listener first = { .final = NULL }, second = { .final = NULL };
     oar_hook *hook[2];
 
     OK(oar_tensor_on_grad(w, hear_whole, &first, &hook[0]));
@@ -805,7 +800,7 @@ static void only_the_first_hook_hears_of_parts(void **state)
     second.whole = 0;
     OK(use_weight(tape, w, 1));
     assert_int_equal(second.parts, 4);
-    second = (listener){ .ends = OAR_E_PEER };
+    second = (part_listener){ .ends = OAR_E_PEER };
     assert_int_equal(use_weight(tape, w, 1), OAR_E_PEER);
     assert_int_equal(second.parts, 2);
     assert_int_equal(second.whole, 0);
@@ -816,11 +811,11 @@ static void only_the_first_hook_hears_of_parts(void **state)
     oar_tensor_release(w);
 }
 
-static void parts_are_not_told_while_replaying(void **state)
+static void parts_are_not_announced_while_replaying(void **state)
 {
     oar_tape *tape = new_tape();
     oar_tensor *x = oar_uniform(NULL, OAR_F32, OAR_SHAPE(5, THIN), 3, -1, 1);
-    listener l = { .final = NULL };
+    part_listener l = { .final = NULL };
     oar_module *layer;
     oar_hook *hook;
 
@@ -891,24 +886,24 @@ static void backward_gives_back_what_was_saved(void **state)
 
     for (int i = 0; i < 20; i++) /* ends first, so gradients reuse memory */
         h = oar_scale(tape, h, 0.5);
-    uint64_t before = memory().live_bytes;
+    uint64_t before = memory_now().live_bytes;
     OK(oar_backward(tape, oar_sum(tape, h)));
     /* one gradient of w, and one or two that wander down the chain */
-    assert_true(memory().live_bytes - before < 4 * 64 * 64 * sizeof(float));
+    assert_true(memory_now().live_bytes - before < 4 * 64 * 64 * sizeof(float));
     oar_tape_destroy(tape);
     oar_tensor_release(w);
 }
 
 /* ---- failing allocations ------------------------------------------------- */
 
-typedef struct workshop {
+typedef struct training_step {
     oar_tape *tape;
     oar_module *net;
     oar_optim *sgd;
     oar_tensor *x, *y;
-} workshop;
+} training_step;
 
-static oar_status build(workshop *w)
+static oar_status build(training_step *w)
 {
     oar_module *part[3] = { NULL };
     oar_status status = oar_tape_create(&w->tape);
@@ -931,7 +926,7 @@ static oar_status build(workshop *w)
     return status;
 }
 
-static void tear_down(workshop *w)
+static void tear_down(training_step *w)
 {
     oar_tensor_release(w->x);
     oar_tensor_release(w->y);
@@ -940,7 +935,7 @@ static void tear_down(workshop *w)
     oar_tape_destroy(w->tape);
 }
 
-static oar_status one_step(workshop *w)
+static oar_status one_step(training_step *w)
 {
     oar_tensor *in, *loss;
     oar_status status = OAR_OK;
@@ -966,12 +961,12 @@ static oar_status one_step(workshop *w)
  * fails; each time all is given back. */
 static void no_failed_allocation_leaks_or_crashes(void **state)
 {
-    uint64_t live = memory().live;
+    uint64_t live = memory_now().live;
     oar_status status = OAR_E_NOMEM;
     int n = 0;
 
     while (status != OAR_OK) {
-        workshop w = { 0 };
+        training_step w = { 0 };
 
         assert_true(++n < 1000);
         oar_clear_error();
@@ -985,7 +980,7 @@ static void no_failed_allocation_leaks_or_crashes(void **state)
             assert_int_equal(oar_last_error()->status, OAR_E_NOMEM);
         }
         tear_down(&w);
-        assert_int_equal(memory().live, live);
+        assert_int_equal(memory_now().live, live);
     }
     assert_true(n > 50);
 }
@@ -996,7 +991,7 @@ static void a_step_after_a_failed_one_works(void **state)
     oar_status status = OAR_E_NOMEM;
 
     for (int n = 1; status != OAR_OK; n++) {
-        workshop w = { 0 };
+        training_step w = { 0 };
 
         OK(build(&w));
         oar_memory_fail_after((uint64_t)n);
@@ -1015,13 +1010,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_tape_owns_results_and_reset_gives_them_up),
-        cmocka_unit_test(storage_that_somebody_refers_to_is_never_recycled),
+        cmocka_unit_test(storage_that_is_referenced_is_never_recycled),
         cmocka_unit_test(storage_that_no_step_needs_any_more_is_given_back),
         cmocka_unit_test(a_result_kept_over_reset_is_a_plain_tensor),
         cmocka_unit_test(a_result_used_after_reset_is_refused),
         cmocka_unit_test(while_recording_is_off_nothing_is_recorded),
         cmocka_unit_test(a_result_of_another_tape_needs_oar_tape_input),
-        cmocka_unit_test(gradients_add_up_over_tapes_and_clearing_starts_anew),
+        cmocka_unit_test(gradients_add_up_over_tapes_until_cleared),
         cmocka_unit_test(a_bound_gradient_is_written_in_its_home),
         cmocka_unit_test(a_home_of_the_wrong_kind_is_refused),
         cmocka_unit_test(a_leaf_that_no_longer_requires_a_gradient_gets_none),
@@ -1037,9 +1032,9 @@ int main(void)
         cmocka_unit_test(the_two_halves_leave_bitwise_what_the_whole_leaves),
         cmocka_unit_test(gradients_made_at_once_are_made_once_in_halves_too),
         cmocka_unit_test(hooks_of_weights_run_in_the_weights_half),
-        cmocka_unit_test(parts_of_a_gradient_are_told_once_they_are_final),
-        cmocka_unit_test(only_the_first_hook_hears_of_parts),
-        cmocka_unit_test(parts_are_not_told_while_replaying),
+        cmocka_unit_test(parts_of_a_gradient_are_announced_once_they_are_final),
+        cmocka_unit_test(only_the_first_hook_is_called_for_parts),
+        cmocka_unit_test(parts_are_not_announced_while_replaying),
         cmocka_unit_test(an_input_shares_its_values_storage_and_is_a_float),
         cmocka_unit_test(a_weight_may_be_away_between_forward_and_backward),
         cmocka_unit_test(backward_gives_back_what_was_saved),

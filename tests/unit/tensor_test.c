@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors: making, asking, reading and writing, for every dtype. */
+/* Tensors: making, querying, reading and writing them, for every dtype. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,8 +14,8 @@
 #include <oarsong/tape.h>
 #include <oarsong/tensor.h>
 
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 /* ---- making -------------------------------------------------------------- */
 
@@ -225,7 +225,8 @@ static void a_narrow_range_keeps_to_the_number_below_high(void **state)
     OK(oar_tensor_read(c, OAR_F64, got));
     assert_true(got[0] == 2 && got[8] == 2);
     assert_null(oar_uniform(NULL, OAR_F32, OAR_SHAPE(3), 1, 0, INFINITY));
-    assert_says(oar_last_error()->status, OAR_E_ARG, "uniform in [0, inf)");
+    assert_fails_with(oar_last_error()->status, OAR_E_ARG,
+                      "uniform in [0, inf)");
     oar_tensor_release(a);
     oar_tensor_release(b);
     oar_tensor_release(c);
@@ -283,10 +284,11 @@ static void an_expanded_view_cannot_be_written(void **state)
     oar_tensor *from = oar_ones(NULL, OAR_F32, OAR_SHAPE(2, 3));
 
     view[0] = oar_expand(NULL, a, OAR_SHAPE(2, 3));
-    assert_says(oar_tensor_write(view[0], OAR_F32, numbers), OAR_E_ARG,
-                "write of a tensor [2, 3]");
-    assert_says(oar_tensor_copy(view[0], from), OAR_E_ARG, "expanded view");
-    assert_says(oar_tensor_fill(view[0], 1), OAR_E_ARG, "expanded view");
+    assert_fails_with(oar_tensor_write(view[0], OAR_F32, numbers), OAR_E_ARG,
+                      "write of a tensor [2, 3]");
+    assert_fails_with(oar_tensor_copy(view[0], from), OAR_E_ARG,
+                      "expanded view");
+    assert_fails_with(oar_tensor_fill(view[0], 1), OAR_E_ARG, "expanded view");
     assert_non_null(oar_tensor_data(view[0])); /* reading is fine */
     view[1] = oar_narrow(NULL, view[0], 0, 1, 1);
     OK(oar_tensor_write(view[1], OAR_F32, numbers)); /* one row of it */
@@ -411,7 +413,7 @@ static void null_is_answered_and_keeps_the_error_there_is(void **state)
 
 static void a_released_tensor_gives_everything_back(void **state)
 {
-    uint64_t before = census_take().live;
+    uint64_t before = leak_check_begin().live;
     oar_tensor *a = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3, 3));
     oar_tensor *t = oar_transpose(NULL, a, 0, 1);
 
@@ -420,12 +422,12 @@ static void a_released_tensor_gives_everything_back(void **state)
     oar_tensor_release(a);
     OK(oar_tensor_fill(t, 1)); /* the view holds the storage */
     oar_tensor_release(t);
-    assert_int_equal(census_take().live, before);
+    assert_int_equal(leak_check_begin().live, before);
 }
 
 static void a_failed_allocation_gives_null_and_leaks_nothing(void **state)
 {
-    uint64_t before = census_take().live;
+    uint64_t before = leak_check_begin().live;
     oar_tensor *made = NULL;
 
     for (int n = 1; made == NULL; n++) {
@@ -436,11 +438,11 @@ static void a_failed_allocation_gives_null_and_leaks_nothing(void **state)
         if (made != NULL)
             break;
         assert_int_equal(oar_last_error()->status, OAR_E_NOMEM);
-        assert_int_equal(census_take().live, before);
+        assert_int_equal(leak_check_begin().live, before);
         assert_true(n < 10);
     }
     oar_tensor_release(made);
-    assert_int_equal(census_take().live, before);
+    assert_int_equal(leak_check_begin().live, before);
 }
 
 int main(void)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokenizers: text to numbers and back, and text that is not text. */
+/* Tokenizers: text to numbers and back, and malformed text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +11,8 @@
 #include <oarsong/data.h>
 #include <oarsong/memory.h>
 
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 /* Four lengths: a, e acute, the euro, a grin. */
 static const char mixed[] = "ba\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"
@@ -129,10 +129,11 @@ static void malformed_text_is_refused_with_its_place(void **state)
         char text[16] = "ba";
 
         strcat(text, bad[i]);
-        assert_says(oar_tokenizer_characters(text, strlen(text), &none),
-                    OAR_E_DATA, "byte 2");
-        assert_says(oar_tokenizer_encode(t, text, strlen(text), &token, &count),
-                    OAR_E_DATA, "byte 2");
+        assert_fails_with(oar_tokenizer_characters(text, strlen(text), &none),
+                          OAR_E_DATA, "byte 2");
+        assert_fails_with(
+            oar_tokenizer_encode(t, text, strlen(text), &token, &count),
+            OAR_E_DATA, "byte 2");
     }
     assert_null(none);
     assert_null(token);
@@ -140,23 +141,27 @@ static void malformed_text_is_refused_with_its_place(void **state)
     oar_tokenizer_destroy(t);
 }
 
-static void an_unknown_character_or_token_is_told_with_its_place(void **state)
+static void
+an_unknown_character_or_token_is_an_error_with_its_place(void **state)
 {
     oar_tokenizer *t = of_text(mixed), *bytes;
     int64_t *token = NULL;
     size_t count;
     char *text = NULL;
 
-    assert_says(oar_tokenizer_encode(t, "\xc3\xa9z", 3, &token, &count),
-                OAR_E_DATA, "U+007A at byte 2");
+    assert_fails_with(oar_tokenizer_encode(t, "\xc3\xa9z", 3, &token, &count),
+                      OAR_E_DATA, "U+007A at byte 2");
     assert_null(token);
-    assert_says(oar_tokenizer_decode(t, (int64_t[]){ 0, 4, 5 }, 3, &text, NULL),
-                OAR_E_DATA, "token 5, number 2");
+    assert_fails_with(
+        oar_tokenizer_decode(t, (int64_t[]){ 0, 4, 5 }, 3, &text, NULL),
+        OAR_E_DATA, "token 5, number 2");
     OK(oar_tokenizer_bytes(&bytes));
-    assert_says(oar_tokenizer_decode(bytes, (int64_t[]){ -1 }, 1, &text, NULL),
-                OAR_E_DATA, "token -1");
-    assert_says(oar_tokenizer_decode(bytes, (int64_t[]){ 256 }, 1, &text, NULL),
-                OAR_E_DATA, "token 256");
+    assert_fails_with(
+        oar_tokenizer_decode(bytes, (int64_t[]){ -1 }, 1, &text, NULL),
+        OAR_E_DATA, "token -1");
+    assert_fails_with(
+        oar_tokenizer_decode(bytes, (int64_t[]){ 256 }, 1, &text, NULL),
+        OAR_E_DATA, "token 256");
     assert_null(text);
     oar_tokenizer_destroy(bytes);
     oar_tokenizer_destroy(t);
@@ -169,20 +174,23 @@ static void bad_arguments_are_refused_with_a_sentence(void **state)
     size_t count;
     char *text = NULL;
 
-    assert_says(oar_tokenizer_bytes(NULL), OAR_E_ARG, "nowhere");
-    assert_says(oar_tokenizer_characters("a", 1, NULL), OAR_E_ARG, "nowhere");
-    assert_says(oar_tokenizer_characters(NULL, 1, &none), OAR_E_ARG, "no text");
-    assert_says(oar_tokenizer_characters("", 0, &none), OAR_E_ARG, "empty");
-    assert_says(oar_tokenizer_encode(NULL, "a", 1, &token, &count), OAR_E_ARG,
-                "no tokenizer");
-    assert_says(oar_tokenizer_encode(t, NULL, 1, &token, &count), OAR_E_ARG,
-                "no text");
-    assert_says(oar_tokenizer_encode(t, "a", 1, NULL, &count), OAR_E_ARG,
-                "nowhere");
-    assert_says(oar_tokenizer_decode(NULL, NULL, 0, &text, NULL), OAR_E_ARG,
-                "no tokenizer");
-    assert_says(oar_tokenizer_decode(t, NULL, 1, &text, NULL), OAR_E_ARG,
-                "no tokens");
+    assert_fails_with(oar_tokenizer_bytes(NULL), OAR_E_ARG, "nowhere");
+    assert_fails_with(oar_tokenizer_characters("a", 1, NULL), OAR_E_ARG,
+                      "nowhere");
+    assert_fails_with(oar_tokenizer_characters(NULL, 1, &none), OAR_E_ARG,
+                      "no text");
+    assert_fails_with(oar_tokenizer_characters("", 0, &none), OAR_E_ARG,
+                      "empty");
+    assert_fails_with(oar_tokenizer_encode(NULL, "a", 1, &token, &count),
+                      OAR_E_ARG, "no tokenizer");
+    assert_fails_with(oar_tokenizer_encode(t, NULL, 1, &token, &count),
+                      OAR_E_ARG, "no text");
+    assert_fails_with(oar_tokenizer_encode(t, "a", 1, NULL, &count), OAR_E_ARG,
+                      "nowhere");
+    assert_fails_with(oar_tokenizer_decode(NULL, NULL, 0, &text, NULL),
+                      OAR_E_ARG, "no tokenizer");
+    assert_fails_with(oar_tokenizer_decode(t, NULL, 1, &text, NULL), OAR_E_ARG,
+                      "no tokens");
     assert_int_equal(oar_tokenizer_count(NULL), 0);
     oar_tokenizer_destroy(NULL);
     oar_tokenizer_destroy(t);
@@ -211,7 +219,7 @@ static oar_status all_of_it(void *arg)
 
 static void every_allocation_may_fail(void **state)
 {
-    census_fail_each(all_of_it, NULL);
+    fail_each_allocation(all_of_it, NULL);
 }
 
 int main(void)
@@ -222,7 +230,8 @@ int main(void)
         cmocka_unit_test(a_zero_byte_is_a_character_too),
         cmocka_unit_test(the_borders_of_utf8_are_inside),
         cmocka_unit_test(malformed_text_is_refused_with_its_place),
-        cmocka_unit_test(an_unknown_character_or_token_is_told_with_its_place),
+        cmocka_unit_test(
+            an_unknown_character_or_token_is_an_error_with_its_place),
         cmocka_unit_test(bad_arguments_are_refused_with_a_sentence),
         cmocka_unit_test(every_allocation_may_fail),
     };

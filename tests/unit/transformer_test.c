@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention with masks, dropout and fewer heads of k and v, and embeddings with
- * a padding: against PyTorch, against differences of values, and against the
- * same done by other operations. */
+ * padding: against PyTorch, against differences of values, and against the same
+ * computed by other operations. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,9 +12,9 @@
 #include <oarsong/models.h>
 
 #include "golden/golden.h"
-#include "support/census.h"
+#include "support/leak_check.h"
 #include "unit/gradcheck.h"
-#include "unit/same.h"
+#include "unit/same_numbers.h"
 
 /* As in make_transformer.py. */
 static oar_tensor *shows(oar_tape *tape, oar_shape shape)
@@ -127,7 +127,7 @@ static const gradcheck checks[] = {
       { S(2, 3, 2, 3, 2), S(2, 3, 1, 2, 2), S(3, 1, 3, 2) } },
     { "mask view", mask_view, { S(2, 4, 2, 5), S(2, 2, 2, 3), S(4, 3, 5) } },
     { "mask blocks", mask_added, { S(1, 35, 2), S(1, 5, 2), S(35, 5) } },
-    { "mask nobody", mask_added, { S(0, 3, 5, 2), S(0, 3, 4, 2), S(5, 4) } },
+    { "mask empty", mask_added, { S(0, 3, 5, 2), S(0, 3, 4, 2), S(5, 4) } },
     { "mask no rows", mask_added, { S(2, 0, 2), S(2, 4, 2), S(0, 4) } },
     { "mask no keys", mask_added, { S(2, 3, 2), S(2, 0, 2), S(3, 0) } },
     { "mask hides", hidden, { S(2, 5, 2), S(2, 4, 2), S(5, 4) } },
@@ -141,7 +141,7 @@ static const gradcheck checks[] = {
     { "grouped", three, { S(2, 6, 5, 2), S(2, 2, 5, 2), S(2, 2, 5, 3) } },
     { "grouped one", three, { S(4, 7, 2), S(1, 5, 2), S(1, 5, 1) } },
     { "grouped blocks", three, { S(4, 19, 2), S(2, 23, 2), S(2, 23, 1) } },
-    { "grouped nobody", three, { S(0, 5, 2), S(0, 5, 2), S(0, 5, 3) } },
+    { "grouped empty", three, { S(0, 5, 2), S(0, 5, 2), S(0, 5, 3) } },
 };
 
 enum { CHECKS = sizeof checks / sizeof *checks };
@@ -589,16 +589,9 @@ static void every_allocation_may_fail(void **state)
         OK(oar_tensor_require_grad(in[i], 1));
     }
     OK(attend_once(in)); /* the gradients stay */
-    census_fail_each(attend_once, in);
+    fail_each_allocation(attend_once, in);
     for (int i = 0; i < 4; i++)
         oar_tensor_release(in[i]);
-}
-
-static void assert_refused(oar_tensor *result, oar_status status,
-                           const char *part)
-{
-    assert_null(result);
-    assert_says(oar_last_error()->status, status, part);
 }
 
 static void wrong_attentions_are_refused_with_a_sentence(void **state)
@@ -646,17 +639,18 @@ static void wrong_layers_are_refused_with_a_sentence(void **state)
     oar_module *m = NULL;
 
     o.kv_heads = 3;
-    assert_says(oar_attention_create(16, 4, 0, &o, &m), OAR_E_ARG,
-                "divide the heads");
+    assert_fails_with(oar_attention_create(16, 4, 0, &o, &m), OAR_E_ARG,
+                      "divide the heads");
     o.kv_heads = 0;
     o.dropout = -1;
-    assert_says(oar_attention_create(16, 4, 0, &o, &m), OAR_E_ARG, "dropout");
+    assert_fails_with(oar_attention_create(16, 4, 0, &o, &m), OAR_E_ARG,
+                      "dropout");
     e.has_padding = 1;
     e.padding = 5;
-    assert_says(oar_embedding_create_with(5, 3, 0, &e, &m), OAR_E_ARG,
-                "padding 5");
-    assert_says(oar_embedding_create_with(5, 3, 0, NULL, NULL), OAR_E_ARG,
-                "nowhere");
+    assert_fails_with(oar_embedding_create_with(5, 3, 0, &e, &m), OAR_E_ARG,
+                      "padding 5");
+    assert_fails_with(oar_embedding_create_with(5, 3, 0, NULL, NULL), OAR_E_ARG,
+                      "nowhere");
     assert_refused(pad(NULL, table, index, 5), OAR_E_ARG, "padding 5");
     assert_refused(pad(NULL, table, index, -6), OAR_E_ARG, "padding -6");
     assert_null(m);

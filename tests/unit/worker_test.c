@@ -18,8 +18,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/worker.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 static const int64_t MS = 1000000; /* in ns */
 
@@ -34,19 +34,19 @@ static oari_worker *worker_of(const oari_worker_opts *opts)
 /* ---- jobs ---------------------------------------------------------------- */
 
 /* What the jobs of a test have done. */
-typedef struct diary {
+typedef struct job_log {
     atomic_int count;
     int number[64];
     sem_t begun, may_go; /* of jobs that wait for the test */
-} diary;
+} job_log;
 
-typedef struct task {
+typedef struct logged_job {
     oari_job job;
-    diary *diary;
+    job_log *log;
     int number;
-} task;
+} logged_job;
 
-static diary *diary_open(diary *d)
+static job_log *log_open(job_log *d)
 {
     memset(d, 0, sizeof *d);
     sem_init(&d->begun, 0, 0);
@@ -54,40 +54,42 @@ static diary *diary_open(diary *d)
     return d;
 }
 
-static void write_down(void *arg)
+static void log_job(void *arg)
 {
-    task *t = arg;
+    logged_job *t = arg;
 
-    t->diary->number[atomic_fetch_add(&t->diary->count, 1)] = t->number;
+    t->log->number[atomic_fetch_add(&t->log->count, 1)] = t->number;
 }
 
-static void wait_and_write_down(void *arg)
+static void wait_and_log_job(void *arg)
 {
-    task *t = arg;
+    logged_job *t = arg;
 
-    sem_post(&t->diary->begun);
-    sem_wait(&t->diary->may_go);
-    write_down(arg);
+    sem_post(&t->log->begun);
+    sem_wait(&t->log->may_go);
+    log_job(arg);
 }
 
-static oari_job *job_of(task *t, diary *d, int number, void (*run)(void *arg))
+static oari_job *job_of(logged_job *t, job_log *d, int number,
+                        void (*run)(void *arg))
 {
-    *t =
-        (task){ .job = { .run = run, .arg = t }, .diary = d, .number = number };
+    *t = (logged_job){ .job = { .run = run, .arg = t },
+                       .log = d,
+                       .number = number };
     return &t->job;
 }
 
 static void jobs_are_done_in_order_and_before_the_end(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     oari_worker *w = worker_of(&(oari_worker_opts){ .name = "order" });
-    diary d;
-    task t[64];
+    job_log d;
+    logged_job t[64];
 
-    diary_open(&d);
+    log_open(&d);
     for (int i = 0; i < 64; i++)
         OK(oari_worker_post(
-            w, job_of(&t[i], &d, i, i == 0 ? wait_and_write_down : write_down),
+            w, job_of(&t[i], &d, i, i == 0 ? wait_and_log_job : log_job),
             OARI_NEVER));
     sem_wait(&d.begun);
     assert_int_equal(atomic_load(&d.count), 0);
@@ -96,7 +98,7 @@ static void jobs_are_done_in_order_and_before_the_end(void **state)
     assert_int_equal(atomic_load(&d.count), 64);
     for (int i = 0; i < 64; i++)
         assert_int_equal(d.number[i], i);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 /* Three jobs that all wait need three threads; a fourth has to wait. */
@@ -104,13 +106,13 @@ static void a_pool_does_as_many_jobs_at_once_as_it_has_threads(void **state)
 {
     oari_worker *w =
         worker_of(&(oari_worker_opts){ .name = "pool", .threads = 3 });
-    diary d;
-    task t[4];
+    job_log d;
+    logged_job t[4];
     struct timespec soon;
 
-    diary_open(&d);
+    log_open(&d);
     for (int i = 0; i < 4; i++)
-        OK(oari_worker_post(w, job_of(&t[i], &d, i, wait_and_write_down), 0));
+        OK(oari_worker_post(w, job_of(&t[i], &d, i, wait_and_log_job), 0));
     for (int i = 0; i < 3; i++)
         sem_wait(&d.begun);
     clock_gettime(CLOCK_REALTIME, &soon);
@@ -127,31 +129,31 @@ static void a_pool_does_as_many_jobs_at_once_as_it_has_threads(void **state)
 /* ---- a full queue -------------------------------------------------------- */
 
 /* A worker with two jobs that wait behind one that is held. */
-static oari_worker *full_worker(diary *d, task t[3])
+static oari_worker *full_worker(job_log *d, logged_job t[3])
 {
     oari_worker *w =
         worker_of(&(oari_worker_opts){ .name = "full", .capacity = 2 });
 
-    diary_open(d);
-    OK(oari_worker_post(w, job_of(&t[0], d, 0, wait_and_write_down), 0));
+    log_open(d);
+    OK(oari_worker_post(w, job_of(&t[0], d, 0, wait_and_log_job), 0));
     sem_wait(&d->begun);
     for (int i = 1; i < 3; i++)
-        OK(oari_worker_post(w, job_of(&t[i], d, i, write_down), 0));
+        OK(oari_worker_post(w, job_of(&t[i], d, i, log_job), 0));
     return w;
 }
 
 static void a_full_queue_refuses_or_gives_up(void **state)
 {
-    diary d;
-    task t[4];
+    job_log d;
+    logged_job t[4];
     oari_worker *w = full_worker(&d, t);
     int64_t since = oari_now_ns();
 
-    job_of(&t[3], &d, 3, write_down);
-    assert_says(oari_worker_post(w, &t[3].job, 0), OAR_E_TIMEOUT,
-                "full: 2 jobs are waiting already");
-    assert_says(oari_worker_post(w, &t[3].job, since + 30 * MS), OAR_E_TIMEOUT,
-                "2 jobs");
+    job_of(&t[3], &d, 3, log_job);
+    assert_fails_with(oari_worker_post(w, &t[3].job, 0), OAR_E_TIMEOUT,
+                      "full: 2 jobs are waiting already");
+    assert_fails_with(oari_worker_post(w, &t[3].job, since + 30 * MS),
+                      OAR_E_TIMEOUT, "2 jobs");
     assert_true(oari_now_ns() >= since + 30 * MS);
     sem_post(&d.may_go);
     OK(oari_worker_post(w, &t[3].job, OARI_NEVER)); /* one leaves, some time */
@@ -159,18 +161,18 @@ static void a_full_queue_refuses_or_gives_up(void **state)
     assert_int_equal(atomic_load(&d.count), 4);
 }
 
-typedef struct poster {
+typedef struct job_poster {
     oari_worker *worker;
-    task *task;
+    logged_job *task;
     oar_status status;
-} poster;
+} job_poster;
 
 static void *post_and_wait(void *arg)
 {
-    poster *p = arg;
+    job_poster *p = arg;
 
     p->status = oari_worker_post(p->worker, &p->task->job, OARI_NEVER);
-    sem_post(&p->task->diary->begun);
+    sem_post(&p->task->log->begun);
     return NULL;
 }
 
@@ -178,27 +180,27 @@ static void *post_and_wait(void *arg)
  * the job that is held may end. */
 static void drop(void *arg)
 {
-    task *t = arg;
+    logged_job *t = arg;
 
     t->number += 100;
-    write_down(t);
+    log_job(t);
     if (t->number == 102) {
-        sem_wait(&t->diary->begun);
-        sem_post(&t->diary->may_go);
+        sem_wait(&t->log->begun);
+        sem_post(&t->log->may_go);
     }
 }
 
 static void the_end_drops_what_waits_and_sends_posters_away(void **state)
 {
     static const int wanted[] = { 101, 102, 0 };
-    census before = census_take();
-    diary d;
-    task t[4];
+    leak_check before = leak_check_begin();
+    job_log d;
+    logged_job t[4];
     oari_worker *w = full_worker(&d, t);
-    poster p = { w, &t[3], OAR_OK };
+    job_poster p = { w, &t[3], OAR_OK };
     pthread_t thread;
 
-    job_of(&t[3], &d, 3, write_down);
+    job_of(&t[3], &d, 3, log_job);
     assert_int_equal(pthread_create(&thread, NULL, post_and_wait, &p), 0);
     usleep(20000); /* it waits for room by now; if not it is refused as well */
     oari_worker_destroy(w, drop);
@@ -206,20 +208,20 @@ static void the_end_drops_what_waits_and_sends_posters_away(void **state)
     assert_int_equal(p.status, OAR_E_STATE);
     assert_int_equal(atomic_load(&d.count), 3);
     assert_memory_equal(d.number, wanted, sizeof wanted);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 /* ---- steps --------------------------------------------------------------- */
 
-typedef struct clockwork {
+typedef struct step_counter {
     atomic_int steps, left; /* how often it wants to be called again */
     int64_t pause_ns;
     sem_t stepped;
-} clockwork;
+} step_counter;
 
-static int64_t step(void *arg)
+static int64_t count_step(void *arg)
 {
-    clockwork *c = arg;
+    step_counter *c = arg;
     int again = atomic_load(&c->left) > 0;
 
     atomic_fetch_add(&c->steps, 1);
@@ -229,21 +231,21 @@ static int64_t step(void *arg)
     return again ? oari_now_ns() + c->pause_ns : OARI_NEVER;
 }
 
-static oari_worker *clockwork_start(clockwork *c, int left, int64_t pause_ns)
+static oari_worker *counter_start(step_counter *c, int left, int64_t pause_ns)
 {
     memset(c, 0, sizeof *c);
     atomic_store(&c->left, left);
     c->pause_ns = pause_ns;
     sem_init(&c->stepped, 0, 0);
     return worker_of(
-        &(oari_worker_opts){ .name = "steps", .step = step, .arg = c });
+        &(oari_worker_opts){ .name = "steps", .step = count_step, .arg = c });
 }
 
 static void a_step_comes_when_it_said(void **state)
 {
-    clockwork c;
+    step_counter c;
     int64_t since = oari_now_ns();
-    oari_worker *w = clockwork_start(&c, 3, 10 * MS);
+    oari_worker *w = counter_start(&c, 3, 10 * MS);
 
     for (int i = 0; i < 4; i++)
         sem_wait(&c.stepped);
@@ -256,14 +258,14 @@ static void a_step_comes_when_it_said(void **state)
 
 static void a_step_comes_after_a_job_and_when_woken(void **state)
 {
-    clockwork c;
-    oari_worker *w = clockwork_start(&c, 0, 0);
-    diary d;
-    task t;
+    step_counter c;
+    oari_worker *w = counter_start(&c, 0, 0);
+    job_log d;
+    logged_job t;
 
-    diary_open(&d);
+    log_open(&d);
     sem_wait(&c.stepped);
-    OK(oari_worker_post(w, job_of(&t, &d, 0, write_down), 0));
+    OK(oari_worker_post(w, job_of(&t, &d, 0, log_job), 0));
     sem_wait(&c.stepped);
     assert_int_equal(atomic_load(&d.count), 1);
     oari_worker_wake(w);
@@ -274,8 +276,8 @@ static void a_step_comes_after_a_job_and_when_woken(void **state)
 
 static void the_end_waits_until_step_wants_no_more(void **state)
 {
-    clockwork c;
-    oari_worker *w = clockwork_start(&c, 0, 0);
+    step_counter c;
+    oari_worker *w = counter_start(&c, 0, 0);
 
     sem_wait(&c.stepped);
     atomic_store(&c.left, 7);
@@ -286,15 +288,15 @@ static void the_end_waits_until_step_wants_no_more(void **state)
 
 /* ---- the threads --------------------------------------------------------- */
 
-typedef struct look {
+typedef struct thread_view {
     oari_job job;
     sigset_t blocked;
     char name[16];
-} look;
+} thread_view;
 
 static void look_around(void *arg)
 {
-    look *l = arg;
+    thread_view *l = arg;
 
     pthread_sigmask(SIG_SETMASK, NULL, &l->blocked);
     while (strncmp(l->name, "a name of mo", 12) != 0) /* it comes a bit later */
@@ -305,7 +307,7 @@ static void threads_have_names_and_leave_signals_alone(void **state)
 {
     oari_worker *w = worker_of(
         &(oari_worker_opts){ .name = "a name of more than 15 letters" });
-    look l = { .job = { .run = look_around, .arg = &l } };
+    thread_view l = { .job = { .run = look_around, .arg = &l } };
     sigset_t mine;
 
     OK(oari_worker_post(w, &l.job, 0));
@@ -333,18 +335,19 @@ static void a_worker_is_made_whole_or_not_at_all(void **state)
 {
     oari_worker *none = NULL;
 
-    census_fail_each(make_three, NULL);
-    assert_says(
+    fail_each_allocation(make_three, NULL);
+    assert_fails_with(
         oari_worker_create(
             &(oari_worker_opts){ .name = "wrong", .threads = -1 }, &none),
         OAR_E_ARG, "-1 threads");
-    assert_says(
-        oari_worker_create(
-            &(oari_worker_opts){ .name = "wrong", .threads = 2, .step = step },
-            &none),
+    assert_fails_with(
+        oari_worker_create(&(oari_worker_opts){ .name = "wrong",
+                                                .threads = 2,
+                                                .step = count_step },
+                           &none),
         OAR_E_ARG, "with a step");
     oar_memory_fail_after(2); /* the first thread */
-    assert_says(
+    assert_fails_with(
         oari_worker_create(&(oari_worker_opts){ .name = "none" }, &none),
         OAR_E_NOMEM, "the thread none");
     oar_memory_fail_after(0);
@@ -368,13 +371,13 @@ static void be_a_child(oari_worker *w, oari_job *job)
 
 static void a_child_has_no_threads_of_it(void **state)
 {
-    diary d;
-    task t[4];
+    job_log d;
+    logged_job t[4];
     oari_worker *w = full_worker(&d, t);
     pid_t child;
     int status;
 
-    job_of(&t[3], &d, 3, write_down);
+    job_of(&t[3], &d, 3, log_job);
     child = fork();
     assert_true(child >= 0);
     if (child == 0)

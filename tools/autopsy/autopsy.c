@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oarsong autopsy: what a job did last, from the boxes its ranks left. */
+/* oarsong autopsy: what a job did last, from its recorder files. */
 #include "tool.h"
 
 #include <limits.h>
@@ -8,19 +8,19 @@
 
 #include <oarsong/oarsong.h>
 
-typedef struct options {
+typedef struct autopsy_options {
     const char *folder;
     int json, last; /* last: -1: not said */
-} options;
+} autopsy_options;
 
 static int usage(FILE *to)
 {
     fprintf(to,
             "oarsong autopsy DIR [--json] [--last N]\n\n"
             "Reads the *.oarrec files in DIR (OARSONG_RECORDER_DIR of a job, or"
-            " the folder that\n`oarsong run` names) and says what is wrong: who"
-            " is missing in which call, since when,\nand what every rank did "
-            "last. The ranks may live, hang or be dead.\n\n"
+            " the folder that\n`oarsong run` names) and says what is wrong: "
+            "which rank is missing in which call,\nsince when, and what every "
+            "rank did last. The ranks may be alive, hang or be dead.\n\n"
             "  --json     the same as JSON (docs/autopsy.md)\n"
             "  --last N   with --json: the last N records of each rank (16)\n\n"
             "Returns 0 if nothing is wrong, 1 if something is, 2 if DIR cannot "
@@ -29,7 +29,7 @@ static int usage(FILE *to)
 }
 
 /* 0: not understood. */
-static int read_options(int argc, char **argv, options *o)
+static int read_options(int argc, char **argv, autopsy_options *o)
 {
     for (int i = 1; i < argc; i++) {
         size_t last;
@@ -54,7 +54,7 @@ static int failed(void)
     return TOOL_USAGE;
 }
 
-static int print(const oar_autopsy *a, const options *o)
+static int print(const oar_autopsy *a, const autopsy_options *o)
 {
     char *text = NULL;
     oar_status status = !o->json ? oar_autopsy_text(a, &text)
@@ -75,7 +75,7 @@ static int print(const oar_autopsy *a, const options *o)
 
 int tool_autopsy(int argc, char **argv)
 {
-    options o = { NULL, 0, -1 };
+    autopsy_options o = { NULL, 0, -1 };
     oar_autopsy *a = NULL;
     int code;
 

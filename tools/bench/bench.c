@@ -255,7 +255,7 @@ static oar_status bench_sizes(bench_point at, long *wrong)
     return status;
 }
 
-static void print_verdict(const bench_plan *p, long wrong)
+static void print_result(const bench_plan *p, long wrong)
 {
     if (!p->check)
         printf("# Results were not checked\n");
@@ -283,13 +283,13 @@ static oar_status bench_rank(oar_group *group, void *arg)
     if (status != OAR_OK)
         return tool_failed("bench"), status;
     if (at.rank == 0 && p->format == BENCH_NCCL)
-        print_verdict(p, wrong);
+        print_result(p, wrong);
     return wrong == 0 ? OAR_OK : OAR_E_DATA;
 }
 
 /* ---- all of them --------------------------------------------------------- */
 
-/* One rank of a job that somebody else started. */
+/* Runs as one rank of a job that another launcher started. */
 static oar_status join(bench_plan *p, const oar_group_opts *opts)
 {
     oar_group *group = NULL;
@@ -298,7 +298,7 @@ static oar_status join(bench_plan *p, const oar_group_opts *opts)
     if (status != OAR_OK)
         return status;
     p->joined = 1;
-    p->bind = 0; /* who started the ranks knows where they are */
+    p->bind = 0; /* the launcher decides where they run */
     p->ranks = oar_group_size(group);
     if (p->ranks <= BENCH_MAX_RANKS)
         status = bench_rank(group, p);

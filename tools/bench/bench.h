@@ -44,7 +44,7 @@ typedef struct bench_plan {
     const char *peer, *backend, *algo;
     const char *hosts; /* NULL: all ranks on one */
     int host[BENCH_MAX_RANKS];
-    int joined; /* one rank of a job that somebody else started */
+    int joined; /* one rank of a job that another launcher started */
     size_t min, max, factor, iters, warm_up, budget_ms;
     size_t sizes, size[BENCH_MAX_SIZES]; /* 0 of them: min, max and factor */
     oar_dtype dtype;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_check: one iteration on known numbers.
  *
- * What is put in repeats every PERIOD elements, so that what must come out is
- * looked up in a table of that many. Numbers that are combined are 0 or 1: no
- * dtype rounds or overflows. Where each rank is the root in turn, the last one
- * decides what is left in the buffers, except that of a broadcast, which the
- * first root has given to all. */
+ * Inputs repeat every PERIOD elements, so that expected results are looked up
+ * in a table of that many. Numbers that are combined are 0 or 1: no dtype
+ * rounds or overflows. Where each rank is the root in turn, the last one
+ * decides what is left in the buffers, except in a broadcast, where the first
+ * root's data has reached all. */
 #include "bench.h"
 
 #include <string.h>
@@ -14,9 +14,9 @@
 
 enum { PERIOD = 251 }; /* prime: no shift by a part or a vector fits it */
 
-typedef struct table {
+typedef struct expected_table {
     unsigned char element[PERIOD][8];
-} table;
+} expected_table;
 
 static double number(const bench_plan *p, int rank, size_t i)
 {
@@ -61,7 +61,7 @@ static double combined(const bench_plan *p, size_t i)
 }
 
 /* rank below 0: the combination of all. */
-static void make_table(const bench_plan *p, int rank, table *t)
+static void make_table(const bench_plan *p, int rank, expected_table *t)
 {
     for (size_t i = 0; i < PERIOD; i++)
         write_number(p->dtype, rank < 0 ? combined(p, i) : number(p, rank, i),
@@ -73,7 +73,7 @@ static oar_status fill(const bench_point *at, oar_span s)
     const bench_plan *p = at->p;
     size_t size = oar_dtype_size(p->dtype);
     unsigned char *to = p->gpu ? at->mirror : s.data;
-    table t;
+    expected_table t;
 
     make_table(p, at->rank, &t);
     for (size_t i = 0; i < s.count; i++)
@@ -87,7 +87,7 @@ static long compare(const bench_plan *p, const unsigned char *from,
 {
     size_t size = oar_dtype_size(p->dtype);
     long wrong = 0;
-    table t;
+    expected_table t;
 
     make_table(p, rank, &t);
     for (size_t i = 0; i < count; i++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_gpu: buffers on a GPU.
  *
- * An iteration is a row of operations on a stream and one wait for it. Of small
- * ones a row is one: the time from the call until the result is there. Of large
- * ones it is several, as nccl-tests do it: the time that the GPU is busy, since
- * what the host does for one goes on beside the one before.
+ * An iteration is a number of operations on a stream and one wait for them. For
+ * small buffers it is one operation: the time from the call until the result is
+ * there. For large ones it is several, as in nccl-tests: the time that the GPU
+ * is busy, since the host prepares one operation while the one before runs.
  */
 #include "bench.h"
 

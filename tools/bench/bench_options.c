@@ -15,7 +15,7 @@ int bench_usage(void)
     printf(
         "\n(p2p: a ping-pong, one way; stream: many messages from rank 0 to "
         "rank 1).\nWhere OARSONG_RANK and OARSONG_SIZE are set, it starts "
-        "nobody and is one rank of\nthat job; all ranks must get the same "
+        "no ranks and is one rank\nof that job; all ranks must get the same "
         "options.\n\n"
         "  --ranks N         processes to start (2)\n"
         "  --hosts H         as if on several hosts: 3+1, or 2 to deal the "

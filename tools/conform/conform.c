@@ -19,14 +19,14 @@ enum { ROOM = 8 << 20, TIMEOUT_MS = 60000 };
 
 /* ---- one rank ------------------------------------------------------------ */
 
-static void go_through(desk *d)
+static void go_through(conform_context *d)
 {
     conform_barriers(d, d->world, "world");
     conform_collectives(d, d->world, "world", 0);
     conform_messages(d);
     if (!d->s->gpu) { /* what is of the host only */
         conform_bytes(d, d->world, "world");
-        conform_odd_messages(d);
+        conform_matching(d);
     }
     conform_groups(d);
     conform_in_flight(d);
@@ -34,12 +34,12 @@ static void go_through(desk *d)
 
 static oar_status be_rank(oar_group *group, void *arg)
 {
-    settings *s = arg;
-    desk d = { .s = s,
-               .world = group,
-               .rank = oar_group_rank(group),
-               .ranks = oar_group_size(group),
-               .room = ROOM };
+    conform_settings *s = arg;
+    conform_context d = { .s = s,
+                          .world = group,
+                          .rank = oar_group_rank(group),
+                          .ranks = oar_group_size(group),
+                          .room = ROOM };
     void *shared = NULL;
     oar_status status = oar_shared_alloc(ROOM, &shared);
 
@@ -68,7 +68,7 @@ static oar_status be_rank(oar_group *group, void *arg)
 
 /* ---- all of them --------------------------------------------------------- */
 
-static oar_group_opts opts_of(const settings *s)
+static oar_group_opts opts_of(const conform_settings *s)
 {
     oar_group_opts o = oar_group_opts_init();
 
@@ -86,7 +86,7 @@ static oar_group_opts opts_of(const settings *s)
 }
 
 /* A group of one, without any other process. */
-static oar_status run_alone(settings *s, const oar_group_opts *o)
+static oar_status run_alone(conform_settings *s, const oar_group_opts *o)
 {
     oar_group *group = NULL;
     oar_status status = oar_group_create(NULL, 0, 1, o, &group);
@@ -97,14 +97,14 @@ static oar_status run_alone(settings *s, const oar_group_opts *o)
     return status;
 }
 
-/* One rank of a job that somebody else started. What it found must be in the
- * ledger before rank 0 reads it. */
-static oar_status join_pass(settings *s, const oar_group_opts *o)
+/* Runs as one rank of a job that another launcher started. What it found must
+ * be in the ledger before rank 0 reads it. */
+static oar_status join_pass(conform_settings *s, const oar_group_opts *o)
 {
     oar_group *group = NULL;
     oar_status status;
 
-    if (s->tight && s->rank == 0) /* nobody goes on before this one joins */
+    if (s->tight && s->rank == 0) /* no rank goes on before this one joins */
         atomic_store(&s->ledger->arrived, 0);
     status = oar_group_from_env(o, &group);
     if (status == OAR_OK && oar_group_size(group) != s->ranks) {
@@ -122,7 +122,7 @@ static oar_status join_pass(settings *s, const oar_group_opts *o)
     return status;
 }
 
-static oar_status run_pass(settings *s)
+static oar_status run_pass(conform_settings *s)
 {
     oar_group_opts o = opts_of(s);
     oar_launch_result result = oar_launch_result_init();
@@ -139,7 +139,7 @@ static oar_status run_pass(settings *s)
     return oar_launch_fn(s->ranks, be_rank, s, &o, &l, &result);
 }
 
-static int run_both(settings *s)
+static int run_both(conform_settings *s)
 {
     for (s->tight = 0; s->tight < 2; s->tight++)
         if (run_pass(s) != OAR_OK)
@@ -162,8 +162,8 @@ static int usage(void)
            "  --ranks N     how many (4)\n"
            "  --hosts H     as if on several hosts: 3+1, or 2 to deal the ranks"
            " in turn\n"
-           "  --ledger F    start nobody: be one of a job's ranks, with "
-           "OARSONG_RANK set, all on\n                this machine; F is a "
+           "  --ledger F    start no ranks: be one of a job's ranks, with "
+           "OARSONG_RANK set, all\n                on this machine; F is a "
            "file, new for this run, that they share\n"
            "  --quick       fewer sizes and variants: seconds instead of "
            "minutes\n"
@@ -182,13 +182,13 @@ static int usage(void)
 static int read_kind(const char *text, int *found)
 {
     for (int k = 0; k < KINDS; k++)
-        if (strcmp(text, kind_name((kind)k)) == 0) {
+        if (strcmp(text, kind_name((conform_kind)k)) == 0) {
             *found = k;
             return 1;
         }
     fprintf(stderr, "oarsong conform: the kinds are");
     for (int k = 0; k < KINDS; k++)
-        fprintf(stderr, " %s", kind_name((kind)k));
+        fprintf(stderr, " %s", kind_name((conform_kind)k));
     fprintf(stderr, "\n");
     return 0;
 }
@@ -201,7 +201,7 @@ static int read_format(const char *text, int *json)
 
 /* An option with a value: 1; 0 if the value is bad, -1 if there is no such
  * option. */
-static int read_option(settings *s, const char *name, const char *value)
+static int read_option(conform_settings *s, const char *name, const char *value)
 {
     oar_dtype dtype;
     size_t number;
@@ -237,13 +237,13 @@ static int read_option(settings *s, const char *name, const char *value)
 }
 
 /* Only those can be set apart. */
-static int starts_processes(const settings *s)
+static int starts_processes(const conform_settings *s)
 {
     return strcmp(s->backend, "sim") != 0 && strcmp(s->backend, "self") != 0;
 }
 
 /* What only together makes no sense. */
-static int fits(settings *s)
+static int fits(conform_settings *s)
 {
     if ((s->hosts != NULL || s->file != NULL) && !starts_processes(s))
         return tool_refuse("conform",
@@ -263,7 +263,7 @@ static int fits(settings *s)
     return 1;
 }
 
-static int read_options(settings *s, int argc, char **argv)
+static int read_options(conform_settings *s, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
         int good;
@@ -282,9 +282,9 @@ static int read_options(settings *s, int argc, char **argv)
 }
 
 /* Zeros at first, also in a file: it only ever grows, to the same size. */
-static ledger *make_ledger(int ranks, const char *file)
+static conform_ledger *make_ledger(int ranks, const char *file)
 {
-    size_t bytes = sizeof(ledger) + (size_t)ranks * sizeof(row);
+    size_t bytes = sizeof(conform_ledger) + (size_t)ranks * sizeof(conform_row);
     int flags = MAP_SHARED | MAP_NORESERVE, fd = -1;
     void *memory;
 
@@ -300,7 +300,7 @@ static ledger *make_ledger(int ranks, const char *file)
 }
 
 /* The ranks share a file, which is there for as long as they are. */
-static int run_by_mpirun(const settings *s, int argc, char **argv)
+static int run_by_mpirun(const conform_settings *s, int argc, char **argv)
 {
     char path[] = "/tmp/oarsong-conform-XXXXXX", *args[64];
     int code, n = 0, fd = mkstemp(path);
@@ -322,11 +322,11 @@ static int run_by_mpirun(const settings *s, int argc, char **argv)
 
 int tool_conform(int argc, char **argv)
 {
-    settings s = { .backend = "native",
-                   .ranks = 4,
-                   .only_kind = -1,
-                   .only_dtype = -1,
-                   .seed = 1 };
+    conform_settings s = { .backend = "native",
+                           .ranks = 4,
+                           .only_kind = -1,
+                           .only_dtype = -1,
+                           .seed = 1 };
     oar_backend_caps caps = oar_backend_caps_init();
 
     if (argc > 1 && strcmp(argv[1], "--help") == 0)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conform.h: the parts of `oarsong conform`.
  *
- * A trial is one cell of the matrix: an operation with everything that is said
- * about it. Every rank goes through the same trials in the same order and notes
- * what it found in its row of the ledger, memory that all ranks and the process
- * that started them share. Nothing of the library takes part in judging: inputs
- * come from a formula that every rank can evaluate for every other, the wanted
- * results are computed from it here, and results of different ranks are
- * compared by the starter, through hashes in the ledger.
+ * A trial is one cell of the matrix: an operation with everything that
+ * specifies it. Every rank goes through the same trials in the same order and
+ * records the results in its row of the ledger, memory that all ranks and the
+ * process that started them share. Nothing of the library takes part in
+ * judging: inputs come from a formula that every rank can evaluate for every
+ * other, the wanted results are computed from it here, and results of different
+ * ranks are compared by the starting process, through hashes in the ledger.
  */
 #ifndef OARSONG_CONFORM_H
 #define OARSONG_CONFORM_H
@@ -58,63 +58,75 @@ enum {
     X(IN_FLIGHT, "in_flight", 0)                 \
     X(GROUPS, "groups", 0)
 
-typedef enum kind {
+typedef enum conform_kind {
 #define X(name, text, typed) K_##name,
     CONFORM_KIND_LIST(X)
 #undef X
         KINDS
-} kind;
+} conform_kind;
 
 /* Where the buffers are. MIXED: the last rank's are private. CROSSED: inputs
  * private, outputs shared. */
-typedef enum where { SHARED, PRIVATE, MIXED, CROSSED, WHERES } where;
+typedef enum conform_memory {
+    SHARED,
+    PRIVATE,
+    MIXED,
+    CROSSED,
+    WHERES
+} conform_memory;
 
 /* How the call is made. PREPARED: once, started twice. BATCHED: as one of
  * several. SYNCHRONOUS: messages only, a send that waits for its receive. */
-typedef enum how { BLOCKING, ASYNC, PREPARED, BATCHED, SYNCHRONOUS } how;
+typedef enum conform_call {
+    BLOCKING,
+    ASYNC,
+    PREPARED,
+    BATCHED,
+    SYNCHRONOUS
+} conform_call;
 
-typedef struct trial {
-    kind kind;
+typedef struct conform_trial {
+    conform_kind kind;
     oar_dtype dtype;
     oar_reduce_op_kind op;
     size_t count; /* elements of a buffer, or of one part */
     int root;     /* or the source of a message */
     int to;       /* of a message */
-    where where;
-    how how;
+    conform_memory where;
+    conform_call how;
     int in_place, canonical;
     const char *of; /* which group: "world", "dup", ... */
-} trial;
+} conform_trial;
 
-typedef enum verdict {
+typedef enum conform_result {
     NOT_RUN,
     RIGHT,
     CANNOT, /* the backend says so */
     WRONG
-} verdict;
+} conform_result;
 
-typedef struct note {
+typedef struct conform_record {
     uint64_t hash; /* of a result that all ranks must share; 0: none */
     float ulp;
-    uint8_t verdict;
+    uint8_t result;
     char of[16]; /* t.of is a pointer of the process that wrote it */
-    trial t;
-} note;
+    conform_trial t;
+} conform_record;
 
 /* One rank's row. */
-typedef struct row {
+typedef struct conform_row {
     size_t last[2]; /* cell of each pass */
     int texts;
     char text[CONFORM_TEXTS][CONFORM_TEXT];
-    note note[CONFORM_CELLS];
-} row;
+    conform_record note[CONFORM_CELLS];
+} conform_row;
 
-typedef struct ledger {
+typedef struct conform_ledger {
     _Atomic int arrived; /* for barriers: calls begun by all ranks so far */
-    row row[];           /* one for each rank */
-} ledger;
+    conform_row row[];   /* one for each rank */
+} conform_ledger;
 
-typedef struct settings {
+typedef struct conform_settings {
     const char *backend, *algorithm;
     const char *hosts; /* NULL: all ranks on one */
     int host[CONFORM_MAX_RANKS];
@@ -125,15 +137,15 @@ typedef struct settings {
     int tight; /* the pass with thresholds that small sizes cross */
     uint64_t seed;
     uint32_t can; /* the backend's OAR_CAN_ bits */
-    ledger *ledger;
-} settings;
+    conform_ledger *ledger;
+} conform_settings;
 
 /* One rank at work. */
-typedef struct desk {
-    settings *s;
+typedef struct conform_context {
+    conform_settings *s;
     oar_group *world;
     int rank, ranks;
-    row *row;
+    conform_row *row;
     size_t cell; /* the trial at hand */
     size_t turn; /* which variants come next */
     size_t room; /* bytes of each of the areas below */
@@ -143,12 +155,12 @@ typedef struct desk {
     void *stream, *other; /* on which calls are made, and results fetched */
     int in_barriers;      /* barriers this rank has gone through */
     int broken;           /* the group is; nothing more can be tried */
-} desk;
+} conform_context;
 
 /* A trial on one group, with its buffers. */
-typedef struct job {
-    trial t;
-    const desk *d;
+typedef struct conform_job {
+    conform_trial t;
+    const conform_context *d;
     oar_group *group;
     int rank, size; /* in that group */
     uint64_t seed;
@@ -156,7 +168,7 @@ typedef struct job {
     unsigned char *guarded[2]; /* areas with guards around them */
     size_t guarded_bytes[2];
     size_t in_counts[CONFORM_MAX_RANKS], out_counts[CONFORM_MAX_RANKS];
-} job;
+} conform_job;
 
 /* ---- conform_value.c: inputs by formula ---------------------------------- */
 
@@ -169,7 +181,7 @@ int value_is_pick(oar_reduce_op_kind op);   /* min or max */
 int value_makes_sense(oar_reduce_op_kind op, oar_dtype dtype);
 
 /* The factor of a rank under premul_sum, its weight under weighted_mean. */
-double value_factor(const job *j, int rank);
+double value_factor(const conform_job *j, int rank);
 
 /* Elements are made and compared a block at a time: floats that are combined as
  * f64, which has all of them; integers, and bits, widened. */
@@ -181,15 +193,17 @@ typedef union value_block {
 } value_block;
 
 /* That rank's inputs from element `start` on, at most a block. */
-void value_floats(const job *j, int rank, size_t start, size_t n, double *f);
-void value_integers(const job *j, int rank, size_t start, size_t n,
+void value_floats(const conform_job *j, int rank, size_t start, size_t n,
+                  double *f);
+void value_integers(const conform_job *j, int rank, size_t start, size_t n,
                     uint64_t *u);
 void value_widen(oar_dtype dtype, uint64_t *u, size_t n); /* what fits */
 void value_store_integers(oar_dtype dtype, const uint64_t *u, size_t n,
                           unsigned char *to);
 
 /* Writes them as elements, any number. */
-void value_fill(const job *j, int rank, size_t start, size_t count, void *to);
+void value_fill(const conform_job *j, int rank, size_t start, size_t count,
+                void *to);
 
 /* The first of n elements that differs; n if none does. */
 size_t value_first_other(const unsigned char *got, const unsigned char *want,
@@ -197,97 +211,100 @@ size_t value_first_other(const unsigned char *got, const unsigned char *want,
 
 /* The first of the elements at data that is not that rank's input from `start`
  * on; count if all are. *want is what it should be. */
-size_t value_find_other(const job *j, int rank, size_t start, size_t count,
-                        const void *data, uint64_t *want);
+size_t value_find_other(const conform_job *j, int rank, size_t start,
+                        size_t count, const void *data, uint64_t *want);
 
 /* An element as text. */
 void value_show(oar_dtype dtype, const void *element, char text[48]);
 
-/* ---- conform_fold.c: what a reduction must give -------------------------- */
+/* ---- conform_reduce.c: what a reduction must give ------------------------ */
 
 /* The first that is not the reduction of all ranks' elements from `start` on;
  * count if all are. *worst is how far the others are from the exact result, in
  * units of the last place. */
-size_t value_find_wrong(const job *j, size_t start, size_t count,
+size_t value_find_wrong(const conform_job *j, size_t start, size_t count,
                         const void *data, uint64_t *want, double *worst);
 
 /* ---- conform_job.c: buffers, calls, comparison --------------------------- */
 
 /* Lays out and fills the buffers of t on that group, in slot `slot` of `slots`
- * of the desk's areas. */
-void job_prepare(desk *d, job *j, const trial *t, oar_group *group, int slot,
-                 int slots);
-void job_fill(job *j); /* again, for the next start */
-oar_status job_post(const job *j, const oar_call_opts *opts, oar_work **work);
+ * of the context's areas. */
+void job_prepare(conform_context *d, conform_job *j, const conform_trial *t,
+                 oar_group *group, int slot, int slots);
+void job_fill(conform_job *j); /* again, for the next start */
+oar_status job_post(const conform_job *j, const oar_call_opts *opts,
+                    oar_work **work);
 
 /* Compares what is in the buffers and notes what is wrong. */
-void job_check(desk *d, const job *j);
+void job_check(conform_context *d, const conform_job *j);
 
 /* Does t on the group from end to end, and notes it as one cell. */
-void job_run(desk *d, const trial *t, oar_group *group, const char *of);
+void job_run(conform_context *d, const conform_trial *t, oar_group *group,
+             const char *of);
 
 /* Whether the kind combines, has a root, has parts of different sizes. */
-int kind_folds(kind k);
-int kind_rooted(kind k);
-int kind_ragged(kind k);
-int kind_can_be_in_place(kind k);
+int kind_reduces(conform_kind k);
+int kind_rooted(conform_kind k);
+int kind_ragged(conform_kind k);
+int kind_can_be_in_place(conform_kind k);
 
 /* ---- conform_check.c: comparing buffers with the formula ----------------- */
 
 /* count elements at data are those of rank `source` from `start` on; or, if
  * source is below 0, the reduction over all ranks. */
-void check_run(desk *d, const job *j, const void *data, size_t count,
-               int source, size_t start);
-void check_guards(desk *d, const job *j);
-void check_hash(desk *d, const void *data, size_t bytes);
+void check_run(conform_context *d, const conform_job *j, const void *data,
+               size_t count, int source, size_t start);
+void check_guards(conform_context *d, const conform_job *j);
+void check_hash(conform_context *d, const void *data, size_t bytes);
 
-/* ---- conform_note.c: the ledger ------------------------------------------ */
+/* ---- conform_record.c: the ledger ---------------------------------------- */
 
 /* Begins a cell; 0 if it is not to be tried. */
-int note_begin(desk *d, const trial *t);
-void note_wrong(desk *d, const char *format, ...)
+int record_begin(conform_context *d, const conform_trial *t);
+void record_wrong(conform_context *d, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-void note_error(desk *d, double ulp);
-void note_cannot(desk *d);
+void record_error(conform_context *d, double ulp);
+void record_cannot(conform_context *d);
 
 /* What a call returned: 1 if the trial can go on. UNSUPPORTED is "cannot". */
-int note_status(desk *d, oar_status status, const char *what);
+int record_status(conform_context *d, oar_status status, const char *what);
 /* The same, but this failure is what is wanted. */
-void note_wanted(desk *d, oar_status status, oar_status wanted,
-                 const char *what);
+void record_wanted(conform_context *d, oar_status status, oar_status wanted,
+                   const char *what);
 /* The cell as text. */
-void note_describe(const trial *t, char *text, size_t bytes);
-const char *kind_name(kind k);
-int kind_typed(kind k);
+void record_describe(const conform_trial *t, char *text, size_t bytes);
+const char *kind_name(conform_kind k);
+int kind_typed(conform_kind k);
 
 /* ---- conform_gpu.c: the same on device memory -----------------------------
  * Buffers are filled and compared on the host; each has its like on the GPU,
  * guards included. */
 
-oar_status gpu_open(desk *d);
+oar_status gpu_open(conform_context *d);
 /* What the backend can do with device memory, into s->can. */
-oar_status gpu_abilities(settings *s);
-void gpu_close(desk *d);
+oar_status gpu_abilities(conform_settings *s);
+void gpu_close(conform_context *d);
 /* The buffers of the job, to the GPU and back; on the host: nothing. */
-void gpu_bring(const job *j);
-void gpu_fetch(const job *j);
+void gpu_bring(const conform_job *j);
+void gpu_fetch(const conform_job *j);
 /* The span that a call is given. */
-oar_span gpu_span(const job *j, oar_span span);
+oar_span gpu_span(const conform_job *j, oar_span span);
 
 /* ---- what is tried ------------------------------------------------------- */
 
-void conform_collectives(desk *d, oar_group *group, const char *of, int few);
-void conform_barriers(desk *d, oar_group *group, const char *of);
-void conform_bytes(desk *d, oar_group *group, const char *of);
-void conform_messages(desk *d);
-void conform_odd_messages(desk *d);
-void conform_groups(desk *d);
-void conform_in_flight(desk *d);
+void conform_collectives(conform_context *d, oar_group *group, const char *of,
+                         int few);
+void conform_barriers(conform_context *d, oar_group *group, const char *of);
+void conform_bytes(conform_context *d, oar_group *group, const char *of);
+void conform_messages(conform_context *d);
+void conform_matching(conform_context *d);
+void conform_groups(conform_context *d);
+void conform_in_flight(conform_context *d);
 
 /* ---- conform_report.c ---------------------------------------------------- */
 
 /* Prints the table and returns the exit code. failure: why the ranks ended
  * before their time, or NULL. */
-int conform_report(const settings *s, const char *failure);
+int conform_report(const conform_settings *s, const char *failure);
 
 #endif

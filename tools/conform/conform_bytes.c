@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conform_bytes: objects whose size the others do not know. */
+/* conform_bytes: objects whose size the other ranks do not know. */
 #include "conform.h"
 
 #include <stdlib.h>
@@ -8,30 +8,30 @@
 enum { LARGEST = 100003 };
 
 /* One trial: what this rank puts in, and what came. */
-typedef struct parcel {
-    const trial *t;
+typedef struct bytes_trial {
+    const conform_trial *t;
     oar_group *group;
     int rank, size;
     unsigned char *mine; /* allocated here */
     void *data;          /* given by the library, or mine */
     size_t bytes;
     size_t sizes[CONFORM_MAX_RANKS];
-} parcel;
+} bytes_trial;
 
 /* Bytes of rank r's object: some are empty, all are different. */
-static size_t size_of(const parcel *p, int r)
+static size_t size_of(const bytes_trial *p, int r)
 {
     if (p->t->count == 0 || r % 3 == 1)
         return 0;
     return p->t->count + 7 * (size_t)r;
 }
 
-static unsigned char byte_of(const parcel *p, int r, size_t i)
+static unsigned char byte_of(const bytes_trial *p, int r, size_t i)
 {
     return (unsigned char)value_mix((uint64_t)r + p->t->count, i);
 }
 
-static size_t all_bytes(const parcel *p)
+static size_t all_bytes(const bytes_trial *p)
 {
     size_t sum = 0;
 
@@ -40,7 +40,7 @@ static size_t all_bytes(const parcel *p)
     return sum;
 }
 
-static size_t write_object(const parcel *p, int r, unsigned char *to)
+static size_t write_object(const bytes_trial *p, int r, unsigned char *to)
 {
     for (size_t i = 0; i < size_of(p, r); i++)
         to[i] = byte_of(p, r, i);
@@ -48,7 +48,7 @@ static size_t write_object(const parcel *p, int r, unsigned char *to)
 }
 
 /* What this rank gives: its own object, or, as the root of a scatter, all. */
-static void pack(parcel *p)
+static void pack(bytes_trial *p)
 {
     int all = p->t->kind == K_SCATTER_BYTES;
     unsigned char *to;
@@ -69,7 +69,7 @@ static void pack(parcel *p)
     }
 }
 
-static oar_status post(parcel *p, oar_work **work)
+static oar_status post(bytes_trial *p, oar_work **work)
 {
     size_t mine = size_of(p, p->rank);
     int at_root = p->rank == p->t->root;
@@ -93,51 +93,51 @@ static oar_status post(parcel *p, oar_work **work)
 }
 
 /* Compares one object at *at and steps over it. */
-static void check_object(desk *d, const parcel *p, int r,
+static void check_object(conform_context *d, const bytes_trial *p, int r,
                          const unsigned char **at)
 {
     size_t bytes = size_of(p, r);
 
     if (*at == NULL && bytes > 0) {
-        note_wrong(d, "nothing came from rank %d", r);
+        record_wrong(d, "nothing came from rank %d", r);
         return;
     }
     for (size_t i = 0; i < bytes; i++)
         if ((*at)[i] != byte_of(p, r, i)) {
-            note_wrong(d, "byte %zu of rank %d's %zu is %d, not %d", i, r,
-                       bytes, (*at)[i], byte_of(p, r, i));
+            record_wrong(d, "byte %zu of rank %d's %zu is %d, not %d", i, r,
+                         bytes, (*at)[i], byte_of(p, r, i));
             return;
         }
     *at += bytes;
 }
 
-static void check_one(desk *d, const parcel *p, int r)
+static void check_one(conform_context *d, const bytes_trial *p, int r)
 {
     const unsigned char *at = p->data;
 
     if (p->bytes != size_of(p, r))
-        note_wrong(d, "%zu bytes came, not %zu", p->bytes, size_of(p, r));
+        record_wrong(d, "%zu bytes came, not %zu", p->bytes, size_of(p, r));
     else if ((p->data == NULL) != (p->bytes == 0) && p->data != p->mine)
-        note_wrong(d, "an empty result that is not NULL, or the reverse");
+        record_wrong(d, "an empty result that is not NULL, or the reverse");
     else
         check_object(d, p, r, &at);
 }
 
-static void check_all(desk *d, const parcel *p)
+static void check_all(conform_context *d, const bytes_trial *p)
 {
     const unsigned char *at = p->data;
 
     for (int r = 0; r < p->size; r++) {
         if (p->sizes[r] != size_of(p, r)) {
-            note_wrong(d, "rank %d's size is %zu, not %zu", r, p->sizes[r],
-                       size_of(p, r));
+            record_wrong(d, "rank %d's size is %zu, not %zu", r, p->sizes[r],
+                         size_of(p, r));
             return;
         }
         check_object(d, p, r, &at);
     }
 }
 
-static void check(desk *d, const parcel *p)
+static void check(conform_context *d, const bytes_trial *p)
 {
     switch (p->t->kind) {
     case K_BROADCAST_BYTES: check_one(d, p, p->t->root); break;
@@ -150,16 +150,17 @@ static void check(desk *d, const parcel *p)
     }
 }
 
-static void try_bytes(desk *d, const trial *t, oar_group *group)
+static void try_bytes(conform_context *d, const conform_trial *t,
+                      oar_group *group)
 {
-    parcel p = { .t = t,
-                 .group = group,
-                 .rank = oar_group_rank(group),
-                 .size = oar_group_size(group) };
+    bytes_trial p = { .t = t,
+                      .group = group,
+                      .rank = oar_group_rank(group),
+                      .size = oar_group_size(group) };
     oar_work *work = NULL;
     oar_status status;
 
-    if (!note_begin(d, t))
+    if (!record_begin(d, t))
         return;
     pack(&p);
     if (t->kind == K_ALL_GATHER_BYTES || t->kind == K_GATHER_BYTES)
@@ -167,7 +168,7 @@ static void try_bytes(desk *d, const trial *t, oar_group *group)
     status = post(&p, t->how == ASYNC ? &work : NULL);
     if (work != NULL)
         status = oar_work_wait(work);
-    if (note_status(d, status, "the call"))
+    if (record_status(d, status, "the call"))
         check(d, &p);
     oar_work_release(work);
     if (status == OAR_OK && p.data != p.mine)
@@ -175,16 +176,16 @@ static void try_bytes(desk *d, const trial *t, oar_group *group)
     free(p.mine);
 }
 
-void conform_bytes(desk *d, oar_group *group, const char *of)
+void conform_bytes(conform_context *d, oar_group *group, const char *of)
 {
     static const size_t counts[] = { 0, 1, 17, 1000, LARGEST };
-    trial t = { .of = of };
+    conform_trial t = { .of = of };
     int ranks = oar_group_size(group), roots = d->s->quick ? 1 : ranks;
 
     for (int k = K_BROADCAST_BYTES; k <= K_ALL_GATHER_BYTES; k++)
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
             for (int root = 0; root < roots; root++) {
-                t.kind = (kind)k;
+                t.kind = (conform_kind)k;
                 t.count = counts[c];
                 t.root = (int)((size_t)root + d->turn++) % ranks;
                 t.how = BLOCKING;

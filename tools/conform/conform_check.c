@@ -4,19 +4,19 @@
 
 #include <string.h>
 
-static void tell(desk *d, const job *j, size_t at, const void *data,
-                 const uint64_t *want)
+static void tell(conform_context *d, const conform_job *j, size_t at,
+                 const void *data, const uint64_t *want)
 {
     size_t size = oar_dtype_size(j->t.dtype);
     char has[48], should[48];
 
     value_show(j->t.dtype, (const unsigned char *)data + at * size, has);
     value_show(j->t.dtype, want, should);
-    note_wrong(d, "element %zu is %s, not %s", at, has, should);
+    record_wrong(d, "element %zu is %s, not %s", at, has, should);
 }
 
-void check_run(desk *d, const job *j, const void *data, size_t count,
-               int source, size_t start)
+void check_run(conform_context *d, const conform_job *j, const void *data,
+               size_t count, int source, size_t start)
 {
     uint64_t want = 0;
     double worst = 0;
@@ -28,7 +28,7 @@ void check_run(desk *d, const job *j, const void *data, size_t count,
         at = value_find_other(j, source, start, count, data, &want);
     if (at < count)
         tell(d, j, at, data, &want);
-    note_error(d, worst);
+    record_error(d, worst);
 }
 
 static int untouched(const unsigned char *guard)
@@ -39,22 +39,22 @@ static int untouched(const unsigned char *guard)
     return 1;
 }
 
-void check_guards(desk *d, const job *j)
+void check_guards(conform_context *d, const conform_job *j)
 {
     for (int i = 0; i < 2; i++) {
         const unsigned char *at = j->guarded[i];
         if (at == NULL)
             continue;
         if (!untouched(at))
-            note_wrong(d, "bytes before %s were written",
-                       i == 0 ? "in" : "out");
+            record_wrong(d, "bytes before %s were written",
+                         i == 0 ? "in" : "out");
         if (!untouched(at + CONFORM_GUARD + j->guarded_bytes[i]))
-            note_wrong(d, "bytes behind %s were written",
-                       i == 0 ? "in" : "out");
+            record_wrong(d, "bytes behind %s were written",
+                         i == 0 ? "in" : "out");
     }
 }
 
-void check_hash(desk *d, const void *data, size_t bytes)
+void check_hash(conform_context *d, const void *data, size_t bytes)
 {
     const unsigned char *byte = data;
     uint64_t hash = bytes, word;

@@ -3,9 +3,9 @@
  * which variants.
  *
  * A variant is where the buffers are, how the call is made, in place or not,
- * the root, and whether the order of combining is asked for. Small sizes go
+ * the root, and whether the canonical order is asked for. Small sizes go
  * through all variants; larger ones, and the quick form, through some of them,
- * which are others for every kind, dtype, operator and size. */
+ * which differ for every kind, dtype, operator and size. */
 #include "conform.h"
 
 /* More than any number of variants, and prime: steps of this many go through
@@ -16,7 +16,7 @@ typedef struct variants {
     int roots, in_place, canonical, total;
 } variants;
 
-static int roots_of(kind k, int ranks)
+static int roots_of(conform_kind k, int ranks)
 {
     if (!kind_rooted(k))
         return 1;
@@ -31,21 +31,22 @@ static int root_of(int index, int ranks)
     return ranks <= 4 ? index : spread[index];
 }
 
-static variants variants_of(const trial *t, int ranks)
+static variants variants_of(const conform_trial *t, int ranks)
 {
     variants v = { .roots = roots_of(t->kind, ranks),
                    .in_place = kind_can_be_in_place(t->kind) ? 2 : 1,
-                   .canonical = kind_folds(t->kind) ? 2 : 1 };
+                   .canonical = kind_reduces(t->kind) ? 2 : 1 };
 
     v.total = v.roots * v.in_place * v.canonical * WHERES * (BATCHED + 1);
     return v;
 }
 
-static void set_variant(trial *t, const variants *v, size_t index, int ranks)
+static void set_variant(conform_trial *t, const variants *v, size_t index,
+                        int ranks)
 {
-    t->how = (how)(index % (BATCHED + 1));
+    t->how = (conform_call)(index % (BATCHED + 1));
     index /= BATCHED + 1;
-    t->where = (where)(index % WHERES);
+    t->where = (conform_memory)(index % WHERES);
     index /= WHERES;
     t->in_place = (int)(index % (size_t)v->in_place);
     index /= (size_t)v->in_place;
@@ -55,9 +56,9 @@ static void set_variant(trial *t, const variants *v, size_t index, int ranks)
 }
 
 /* How many variants of this trial are run. */
-static size_t budget(const desk *d, const trial *t, int few)
+static size_t budget(const conform_context *d, const conform_trial *t, int few)
 {
-    int folds = kind_folds(t->kind);
+    int folds = kind_reduces(t->kind);
 
     if (folds && !value_makes_sense(t->op, t->dtype))
         return 1;
@@ -76,15 +77,15 @@ static size_t budget(const desk *d, const trial *t, int few)
 
 /* count elements in all: parts of the larger sizes are smaller, so that the
  * work does not grow with the ranks. */
-static size_t part_count(const trial *t, size_t count, int ranks)
+static size_t part_count(const conform_trial *t, size_t count, int ranks)
 {
     int parts = t->kind >= K_GATHER && t->kind <= K_ALL_TO_ALL_V;
 
     return parts && count > SMALL ? count / (size_t)ranks + 1 : count;
 }
 
-static void try_size(desk *d, trial t, oar_group *group, const char *of,
-                     int few)
+static void try_size(conform_context *d, conform_trial t, oar_group *group,
+                     const char *of, int few)
 {
     int ranks = oar_group_size(group);
     variants v;
@@ -102,7 +103,8 @@ static void try_size(desk *d, trial t, oar_group *group, const char *of,
 }
 
 /* Whether a large size is worth its time: in the quick form only a few. */
-static int is_tried_large(const desk *d, const trial *t, size_t bytes)
+static int is_tried_large(const conform_context *d, const conform_trial *t,
+                          size_t bytes)
 {
     int plain = t->op == OAR_REDUCE_OP_SUM || t->op == OAR_REDUCE_OP_MAX;
 
@@ -114,8 +116,8 @@ static int is_tried_large(const desk *d, const trial *t, size_t bytes)
     return plain;
 }
 
-static void try_sizes(desk *d, trial t, oar_group *group, const char *of,
-                      int few)
+static void try_sizes(conform_context *d, conform_trial t, oar_group *group,
+                      const char *of, int few)
 {
     static const size_t counts[] = { 0, 1, 3, 17, SMALL };
     size_t size = oar_dtype_size(t.dtype);
@@ -135,32 +137,35 @@ static void try_sizes(desk *d, trial t, oar_group *group, const char *of,
         try_size(d, t, group, of, few);
 }
 
-void conform_collectives(desk *d, oar_group *group, const char *of, int few)
+void conform_collectives(conform_context *d, oar_group *group, const char *of,
+                         int few)
 {
     for (int k = K_BROADCAST; k <= K_ALL_TO_ALL_V; k++)
         for (int dtype = 0; dtype < OAR_DTYPE_COUNT; dtype++) {
-            int ops = kind_folds((kind)k) && !few ? OAR_REDUCE_OP_COUNT : 1;
+            int ops =
+                kind_reduces((conform_kind)k) && !few ? OAR_REDUCE_OP_COUNT : 1;
             for (int op = 0; op < ops && !d->broken; op++)
                 try_sizes(d,
-                          (trial){ .kind = (kind)k,
-                                   .dtype = (oar_dtype)dtype,
-                                   .op = (oar_reduce_op_kind)op },
+                          (conform_trial){ .kind = (conform_kind)k,
+                                           .dtype = (oar_dtype)dtype,
+                                           .op = (oar_reduce_op_kind)op },
                           group, of, few);
         }
 }
 
 /* ---- barriers ------------------------------------------------------------ */
 
-/* Nobody leaves before all have come: each counts itself in first, and finds
+/* No rank leaves before all have arrived: each counts itself first, and finds
  * all counted afterwards. Only for groups of all ranks, one barrier at a time.
  */
-static void try_barrier(desk *d, const trial *t, oar_group *group)
+static void try_barrier(conform_context *d, const conform_trial *t,
+                        oar_group *group)
 {
     _Atomic int *arrived = &d->s->ledger->arrived;
     oar_work *work = NULL;
     oar_status status;
 
-    if (!note_begin(d, t))
+    if (!record_begin(d, t))
         return;
     d->in_barriers++;
     atomic_fetch_add(arrived, 1);
@@ -170,17 +175,17 @@ static void try_barrier(desk *d, const trial *t, oar_group *group)
         status = oar_barrier(group, NULL, t->how == ASYNC ? &work : NULL);
     if (work != NULL)
         status = oar_work_wait(work);
-    if (note_status(d, status, "the call") &&
+    if (record_status(d, status, "the call") &&
         atomic_load(arrived) < d->in_barriers * d->ranks)
-        note_wrong(d, "returned when %d of %d had come",
-                   atomic_load(arrived) - (d->in_barriers - 1) * d->ranks,
-                   d->ranks);
+        record_wrong(d, "returned when %d of %d had come",
+                     atomic_load(arrived) - (d->in_barriers - 1) * d->ranks,
+                     d->ranks);
     oar_work_release(work);
 }
 
-void conform_barriers(desk *d, oar_group *group, const char *of)
+void conform_barriers(conform_context *d, oar_group *group, const char *of)
 {
-    trial t = { .kind = K_BARRIER, .of = of };
+    conform_trial t = { .kind = K_BARRIER, .of = of };
     int turns = d->s->quick ? 20 : 200;
 
     for (int i = 0; i < turns; i++) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conform_gpu: the areas of a desk once more, on a GPU. What a blocking call
- * leaves is fetched on the stream it was ordered on, without waiting before;
- * what was waited for is fetched on another. */
+/* conform_gpu: buffers of the same sizes on a GPU. The result of a blocking
+ * call is fetched on the stream of the call, without a wait before; the result
+ * of an operation that was waited for is fetched on another stream. */
 #include "conform.h"
 
 #include <stdlib.h>
 
-oar_status gpu_open(desk *d)
+oar_status gpu_open(conform_context *d)
 {
     oar_status status;
 
@@ -19,7 +19,7 @@ oar_status gpu_open(desk *d)
     return status;
 }
 
-oar_status gpu_abilities(settings *s)
+oar_status gpu_abilities(conform_settings *s)
 {
     oar_backend_caps caps = oar_backend_caps_init();
     oar_status status = oar_backend_available(s->backend, &caps);
@@ -30,7 +30,7 @@ oar_status gpu_abilities(settings *s)
     return status;
 }
 
-void gpu_close(desk *d)
+void gpu_close(conform_context *d)
 {
     if (d->on_gpu == NULL)
         return;
@@ -39,14 +39,15 @@ void gpu_close(desk *d)
     oar_device_free(d->gpu, d->on_gpu, NULL);
 }
 
-static unsigned char *like_of(const desk *d, const unsigned char *host)
+static unsigned char *like_of(const conform_context *d,
+                              const unsigned char *host)
 {
     if (host >= d->shared && host < d->shared + d->room)
         return d->on_gpu + (host - d->shared);
     return d->on_gpu + d->room + (host - d->private);
 }
 
-oar_span gpu_span(const job *j, oar_span span)
+oar_span gpu_span(const conform_job *j, oar_span span)
 {
     if (j->d->on_gpu == NULL)
         return span;
@@ -56,10 +57,10 @@ oar_span gpu_span(const job *j, oar_span span)
     return span;
 }
 
-static void move(const job *j, int up, void *stream)
+static void move(const conform_job *j, int up, void *stream)
 {
     const oar_device host = oar_device_of(OAR_CPU, 0);
-    const desk *d = j->d;
+    const conform_context *d = j->d;
 
     for (int i = 0; i < 2; i++) {
         size_t bytes = j->guarded_bytes[i] + 2 * CONFORM_GUARD;
@@ -77,13 +78,13 @@ static void move(const job *j, int up, void *stream)
         abort();
 }
 
-void gpu_bring(const job *j)
+void gpu_bring(const conform_job *j)
 {
     if (j->d->on_gpu != NULL)
         move(j, 1, j->d->stream);
 }
 
-void gpu_fetch(const job *j)
+void gpu_fetch(const conform_job *j)
 {
     if (j->d->on_gpu != NULL)
         move(j, 0,

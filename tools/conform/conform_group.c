@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conform_group: groups made of groups, and many operations in flight on
+/* conform_group: groups made from groups, and many operations in flight on
  * several of them. */
 #include "conform.h"
 
@@ -11,32 +11,32 @@ enum { CELLS_OF_A_COLOUR = 4096, JOBS = 24 };
 
 /* ---- groups of groups ---------------------------------------------------- */
 
-static void check_ranks(desk *d, const char *of, oar_group *group,
+static void check_ranks(conform_context *d, const char *of, oar_group *group,
                         const int *ranks, int count)
 {
-    trial t = { .kind = K_GROUPS, .count = (size_t)count, .of = of };
+    conform_trial t = { .kind = K_GROUPS, .count = (size_t)count, .of = of };
 
-    if (!note_begin(d, &t))
+    if (!record_begin(d, &t))
         return;
     if (oar_group_size(group) != count) {
-        note_wrong(d, "%d ranks, not %d", oar_group_size(group), count);
+        record_wrong(d, "%d ranks, not %d", oar_group_size(group), count);
         return;
     }
     for (int r = 0; r < count; r++) {
         if (oar_group_to_world(group, r) != ranks[r])
-            note_wrong(d, "rank %d is %d in the world, not %d", r,
-                       oar_group_to_world(group, r), ranks[r]);
+            record_wrong(d, "rank %d is %d in the world, not %d", r,
+                         oar_group_to_world(group, r), ranks[r]);
         if (oar_group_from_world(group, ranks[r]) != r ||
             oar_group_translate(d->world, ranks[r], group) != r)
-            note_wrong(d, "the world's rank %d is not %d here", ranks[r], r);
+            record_wrong(d, "the world's rank %d is not %d here", ranks[r], r);
     }
     if (oar_group_to_world(group, oar_group_rank(group)) != d->rank)
-        note_wrong(d, "I am rank %d there", oar_group_rank(group));
+        record_wrong(d, "I am rank %d there", oar_group_rank(group));
 }
 
 /* What is tried on a child. Colours keep to cells of their own. */
-static void use_group(desk *d, oar_group *group, const char *of, int colour,
-                      int colours)
+static void use_group(conform_context *d, oar_group *group, const char *of,
+                      int colour, int colours)
 {
     size_t cell = d->cell, turn = d->turn;
 
@@ -51,17 +51,17 @@ static void use_group(desk *d, oar_group *group, const char *of, int colour,
 }
 
 /* Notes the making of a group as a cell, if groups are asked for. */
-static int made(desk *d, oar_status status, const char *of)
+static int made(conform_context *d, oar_status status, const char *of)
 {
-    trial t = { .kind = K_GROUPS, .of = of };
+    conform_trial t = { .kind = K_GROUPS, .of = of };
 
-    if (note_begin(d, &t))
-        return note_status(d, status, "making the group");
+    if (record_begin(d, &t))
+        return record_status(d, status, "making the group");
     d->broken |= oar_group_fault(d->world, NULL) != OAR_OK;
     return status == OAR_OK;
 }
 
-static void try_dup(desk *d)
+static void try_dup(conform_context *d)
 {
     int ranks[CONFORM_MAX_RANKS] = { 0 };
     oar_group *group = NULL;
@@ -77,7 +77,7 @@ static void try_dup(desk *d)
 }
 
 /* Odd and even ranks, each in reverse. */
-static void try_split(desk *d)
+static void try_split(conform_context *d)
 {
     int ranks[CONFORM_MAX_RANKS] = { 0 }, count = 0;
     oar_group *group = NULL;
@@ -97,8 +97,8 @@ static void try_split(desk *d)
     oar_group_destroy(group);
 }
 
-/* Nobody but rank 0 wants one. */
-static void try_split_away(desk *d)
+/* Only rank 0 wants one. */
+static void try_split_away(conform_context *d)
 {
     oar_group *group = NULL;
 
@@ -106,13 +106,13 @@ static void try_split_away(desk *d)
               "split"))
         return;
     if ((group == NULL) != (d->rank != 0))
-        note_wrong(d, "a colour below 0 %s a group",
-                   group != NULL ? "has" : "lacks");
+        record_wrong(d, "a colour below 0 %s a group",
+                     group != NULL ? "has" : "lacks");
     oar_group_destroy(group);
 }
 
 /* All but rank 1, named in disorder and twice. */
-static void try_subset(desk *d)
+static void try_subset(conform_context *d)
 {
     int ranks[CONFORM_MAX_RANKS] = { 0 }, named[2 * CONFORM_MAX_RANKS];
     int count = 0, total = 0;
@@ -136,18 +136,20 @@ static void try_subset(desk *d)
     oar_group_destroy(group);
 }
 
-static void refuse_subset(desk *d, int count, const int *ranks,
+static void refuse_subset(conform_context *d, int count, const int *ranks,
                           oar_status wanted, const char *what)
 {
-    trial t = { .kind = K_GROUPS, .count = (size_t)count, .of = "subset" };
+    conform_trial t = { .kind = K_GROUPS,
+                        .count = (size_t)count,
+                        .of = "subset" };
     oar_group *group = NULL;
 
-    if (note_begin(d, &t))
-        note_wanted(d, oar_group_subset(d->world, count, ranks, &group), wanted,
-                    what);
+    if (record_begin(d, &t))
+        record_wanted(d, oar_group_subset(d->world, count, ranks, &group),
+                      wanted, what);
 }
 
-void conform_groups(desk *d)
+void conform_groups(conform_context *d)
 {
     int missing = d->ranks, other = d->rank + 1 < d->ranks ? d->rank + 1 : 0;
     int only = d->s->only_kind;
@@ -166,12 +168,12 @@ void conform_groups(desk *d)
 
 /* ---- many at once -------------------------------------------------------- */
 
-typedef struct crowd {
+typedef struct jobs_in_flight {
     oar_group *group[3];
-    job job[JOBS];
+    conform_job job[JOBS];
     oar_work *work[JOBS];
     _Atomic int called; /* by then */
-} crowd;
+} jobs_in_flight;
 
 static void count_call(void *arg, oar_status status)
 {
@@ -179,51 +181,52 @@ static void count_call(void *arg, oar_status status)
 }
 
 /* An engine for GPUs may not have every dtype. */
-static oar_dtype dtype_of(const desk *d, kind k, int i)
+static oar_dtype dtype_of(const conform_context *d, conform_kind k, int i)
 {
     int all = !d->s->gpu || (d->s->can & OAR_CAN_ORDER) != 0;
 
-    return all || !kind_folds(k) ? (oar_dtype)(i * 5 % OAR_DTYPE_COUNT)
-                                 : OAR_F32;
+    return all || !kind_reduces(k) ? (oar_dtype)(i * 5 % OAR_DTYPE_COUNT)
+                                   : OAR_F32;
 }
 
-static trial trial_of(const desk *d, int i)
+static conform_trial trial_of(const conform_context *d, int i)
 {
-    static const kind kinds[] = { K_ALL_REDUCE, K_BROADCAST,      K_ALL_GATHER,
-                                  K_REDUCE,     K_REDUCE_SCATTER, K_ALL_TO_ALL,
-                                  K_GATHER_V };
+    static const conform_kind kinds[] = { K_ALL_REDUCE,     K_BROADCAST,
+                                          K_ALL_GATHER,     K_REDUCE,
+                                          K_REDUCE_SCATTER, K_ALL_TO_ALL,
+                                          K_GATHER_V };
     static const size_t counts[] = { 5, 3000, 1, 0, 170, 33 };
-    kind k = kinds[i % 7];
+    conform_kind k = kinds[i % 7];
     size_t count = counts[i % 6];
 
-    return (trial){ .kind = k,
-                    .dtype = dtype_of(d, k, i),
-                    .count = k >= K_GATHER && count > 200 ? 200 : count,
-                    .where = (where)(i % WHERES),
-                    .how = ASYNC,
-                    .of = i % 3 == 0   ? "world"
-                          : i % 3 == 1 ? "dup"
-                                       : "split" };
+    return (conform_trial){ .kind = k,
+                            .dtype = dtype_of(d, k, i),
+                            .count = k >= K_GATHER && count > 200 ? 200 : count,
+                            .where = (conform_memory)(i % WHERES),
+                            .how = ASYNC,
+                            .of = i % 3 == 0   ? "world"
+                                  : i % 3 == 1 ? "dup"
+                                               : "split" };
 }
 
-static int post_all(desk *d, crowd *c)
+static int post_all(conform_context *d, jobs_in_flight *c)
 {
     for (int i = 0; i < JOBS; i++) {
-        trial t = trial_of(d, i);
+        conform_trial t = trial_of(d, i);
         job_prepare(d, &c->job[i], &t, c->group[i % 3], i, JOBS);
     }
     for (int i = 0; i < JOBS; i++)
-        if (!note_status(d, job_post(&c->job[i], NULL, &c->work[i]),
-                         "the call"))
+        if (!record_status(d, job_post(&c->job[i], NULL, &c->work[i]),
+                           "the call"))
             return 0;
     for (int i = 0; i < JOBS; i += 4)
-        note_status(d, oar_work_then(c->work[i], count_call, &c->called),
-                    "then");
+        record_status(d, oar_work_then(c->work[i], count_call, &c->called),
+                      "then");
     return 1;
 }
 
 /* Half of them one by one as they end, the rest together. */
-static int wait_for_all(desk *d, crowd *c)
+static int wait_for_all(conform_context *d, jobs_in_flight *c)
 {
     oar_work *left[JOBS];
     int index;
@@ -231,21 +234,22 @@ static int wait_for_all(desk *d, crowd *c)
     for (int i = 0; i < JOBS; i++)
         left[i] = c->work[i];
     for (int i = 0; i < JOBS / 2; i++) {
-        if (!note_status(d, oar_work_wait_any(JOBS, left, &index), "wait_any"))
+        if (!record_status(d, oar_work_wait_any(JOBS, left, &index),
+                           "wait_any"))
             return 0;
         if (index < 0 || index >= JOBS || left[index] == NULL) {
-            note_wrong(d, "wait_any gives index %d", index);
+            record_wrong(d, "wait_any gives index %d", index);
             return 0;
         }
         left[index] = NULL;
     }
-    return note_status(d, oar_work_wait_all(JOBS, left), "wait_all");
+    return record_status(d, oar_work_wait_all(JOBS, left), "wait_all");
 }
 
-static void check_all(desk *d, crowd *c)
+static void check_all(conform_context *d, jobs_in_flight *c)
 {
-    note *n = &d->row->note[d->cell];
-    trial all = n->t;
+    conform_record *n = &d->row->note[d->cell];
+    conform_trial all = n->t;
 
     for (int i = 0; i < JOBS; i++) {
         n->t = c->job[i].t; /* for the text */
@@ -254,16 +258,18 @@ static void check_all(desk *d, crowd *c)
     n->t = all;
     n->hash = 0; /* ranks are in different groups */
     if (atomic_load(&c->called) != JOBS / 4)
-        note_wrong(d, "then was called %d times, not %d",
-                   atomic_load(&c->called), JOBS / 4);
+        record_wrong(d, "then was called %d times, not %d",
+                     atomic_load(&c->called), JOBS / 4);
 }
 
-static void try_crowd(desk *d, oar_group *dup, oar_group *split)
+static void try_in_flight(conform_context *d, oar_group *dup, oar_group *split)
 {
-    trial t = { .kind = K_IN_FLIGHT, .count = JOBS, .how = ASYNC, .of = "all" };
-    crowd *c;
+    conform_trial t = {
+        .kind = K_IN_FLIGHT, .count = JOBS, .how = ASYNC, .of = "all"
+    };
+    jobs_in_flight *c;
 
-    if (!note_begin(d, &t))
+    if (!record_begin(d, &t))
         return;
     c = calloc(1, sizeof *c);
     if (c == NULL)
@@ -281,7 +287,7 @@ static void try_crowd(desk *d, oar_group *dup, oar_group *split)
     free(c);
 }
 
-void conform_in_flight(desk *d)
+void conform_in_flight(conform_context *d)
 {
     oar_group *dup = NULL, *split = NULL;
     int rounds = d->s->quick ? 5 : 50;
@@ -293,7 +299,7 @@ void conform_in_flight(desk *d)
               "split"))
         goto end;
     for (int i = 0; i < rounds; i++)
-        try_crowd(d, dup, split);
+        try_in_flight(d, dup, split);
 end:
     oar_group_destroy(dup);
     oar_group_destroy(split);

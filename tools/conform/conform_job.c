@@ -9,13 +9,13 @@
 /* How many elements a buffer has: none, count, this rank's part, all parts. */
 typedef enum extent { NONE, WHOLE, PART, ALL } extent;
 
-typedef struct shape {
+typedef struct job_shape {
     extent in, out;
     int rooted; /* 1: the larger buffer is the root's only */
     int folds, ragged, shared_result;
-} shape;
+} job_shape;
 
-static const shape shapes[KINDS] = {
+static const job_shape shapes[KINDS] = {
     [K_BROADCAST] = { NONE, WHOLE, .rooted = 1, .shared_result = 1 },
     [K_ALL_REDUCE] = { WHOLE, WHOLE, .folds = 1, .shared_result = 1 },
     [K_REDUCE] = { WHOLE, WHOLE, .rooted = 1, .folds = 1 },
@@ -31,29 +31,29 @@ static const shape shapes[KINDS] = {
     [K_ALL_TO_ALL_V] = { ALL, ALL, .ragged = 1 },
 };
 
-int kind_folds(kind k)
+int kind_reduces(conform_kind k)
 {
     return shapes[k].folds;
 }
 
-int kind_rooted(kind k)
+int kind_rooted(conform_kind k)
 {
     return shapes[k].rooted || k == K_BROADCAST_BYTES || k == K_GATHER_BYTES ||
            k == K_SCATTER_BYTES;
 }
 
-int kind_ragged(kind k)
+int kind_ragged(conform_kind k)
 {
     return shapes[k].ragged;
 }
 
-int kind_can_be_in_place(kind k)
+int kind_can_be_in_place(conform_kind k)
 {
     return shapes[k].in != NONE &&
            !(shapes[k].in == ALL && shapes[k].out == ALL);
 }
 
-static int is_all_to_all(const job *j)
+static int is_all_to_all(const conform_job *j)
 {
     return j->t.kind == K_ALL_TO_ALL || j->t.kind == K_ALL_TO_ALL_V;
 }
@@ -62,7 +62,7 @@ static int is_all_to_all(const job *j)
 
 /* Elements that rank `from` has for rank `to`; where only one of them matters
  * it is the part of that one. */
-static size_t part_of(const job *j, int from, int to)
+static size_t part_of(const conform_job *j, int from, int to)
 {
     size_t count = j->t.count;
 
@@ -73,7 +73,7 @@ static size_t part_of(const job *j, int from, int to)
     return (from + to) % 3 == 1 ? 0 : count + (size_t)(from + 2 * to);
 }
 
-static size_t offset_of(const job *j, int from, int to)
+static size_t offset_of(const conform_job *j, int from, int to)
 {
     size_t sum = 0;
 
@@ -82,7 +82,7 @@ static size_t offset_of(const job *j, int from, int to)
     return sum;
 }
 
-static void set_counts(job *j)
+static void set_counts(conform_job *j)
 {
     for (int r = 0; r < j->size; r++) {
         j->in_counts[r] = part_of(j, j->rank, r);
@@ -91,7 +91,7 @@ static void set_counts(job *j)
     }
 }
 
-static size_t total(const job *j, const size_t *counts)
+static size_t total(const conform_job *j, const size_t *counts)
 {
     size_t sum = 0;
 
@@ -100,7 +100,7 @@ static size_t total(const job *j, const size_t *counts)
     return sum;
 }
 
-static size_t elements(const job *j, extent e, const size_t *counts)
+static size_t elements(const conform_job *j, extent e, const size_t *counts)
 {
     switch (e) {
     case WHOLE: return j->t.count;
@@ -111,16 +111,16 @@ static size_t elements(const job *j, extent e, const size_t *counts)
 }
 
 /* Whether this rank has no buffer on the side that is the root's only. */
-static int is_without(const job *j, int out)
+static int is_without(const conform_job *j, int out)
 {
-    const shape *s = &shapes[j->t.kind];
+    const job_shape *s = &shapes[j->t.kind];
 
     if (!s->rooted || j->t.kind == K_BROADCAST || j->rank == j->t.root)
         return 0;
     return out ? s->out == ALL || s->out == WHOLE : s->in == ALL;
 }
 
-static int is_private(const job *j, int out)
+static int is_private(const conform_job *j, int out)
 {
     switch (j->t.where) {
     case PRIVATE: return 1;
@@ -131,8 +131,8 @@ static int is_private(const job *j, int out)
 }
 
 /* A buffer with guards in a quarter of the slot: in or out, shared or not. */
-static void *take_room(desk *d, job *j, int out, size_t bytes, int slot,
-                       int slots)
+static void *take_room(conform_context *d, conform_job *j, int out,
+                       size_t bytes, int slot, int slots)
 {
     size_t each = d->room / (size_t)slots / 2 / 64 * 64;
     unsigned char *area = is_private(j, out) ? d->private : d->shared;
@@ -149,9 +149,9 @@ static void *take_room(desk *d, job *j, int out, size_t bytes, int slot,
 }
 
 /* The smaller buffer as a piece of the larger. */
-static void put_in_place(job *j)
+static void put_in_place(conform_job *j)
 {
-    const shape *s = &shapes[j->t.kind];
+    const job_shape *s = &shapes[j->t.kind];
     size_t at = offset_of(j, 0, j->rank) * oar_dtype_size(j->t.dtype);
 
     if (s->in == WHOLE)
@@ -162,9 +162,9 @@ static void put_in_place(job *j)
         j->out.data = (unsigned char *)j->in.data + at;
 }
 
-static void take_rooms(desk *d, job *j, int slot, int slots)
+static void take_rooms(conform_context *d, conform_job *j, int slot, int slots)
 {
-    const shape *s = &shapes[j->t.kind];
+    const job_shape *s = &shapes[j->t.kind];
     size_t size = oar_dtype_size(j->t.dtype);
     int join = j->t.in_place && !is_without(j, 0) && !is_without(j, 1);
 
@@ -183,7 +183,7 @@ static void take_rooms(desk *d, job *j, int slot, int slots)
         put_in_place(j);
 }
 
-void job_fill(job *j)
+void job_fill(conform_job *j)
 {
     size_t size = oar_dtype_size(j->t.dtype);
     oar_span into = j->t.kind == K_BROADCAST ? j->out : j->in;
@@ -195,8 +195,8 @@ void job_fill(job *j)
     gpu_bring(j);
 }
 
-void job_prepare(desk *d, job *j, const trial *t, oar_group *group, int slot,
-                 int slots)
+void job_prepare(conform_context *d, conform_job *j, const conform_trial *t,
+                 oar_group *group, int slot, int slots)
 {
     j->t = *t;
     j->d = d;
@@ -213,18 +213,18 @@ void job_prepare(desk *d, job *j, const trial *t, oar_group *group, int slot,
 
 /* ---- the call ------------------------------------------------------------ */
 
-static oar_reduce_op op_of(const job *j)
+static oar_reduce_op op_of(const conform_job *j)
 {
     return OAR_REDUCE_OP(j->t.op, value_factor(j, j->rank));
 }
 
 /* Counts are the root's only where the larger buffer is. */
-static const size_t *counts_of(const job *j, const size_t *counts)
+static const size_t *counts_of(const conform_job *j, const size_t *counts)
 {
     return shapes[j->t.kind].rooted && j->rank != j->t.root ? NULL : counts;
 }
 
-static oar_status post_ragged(const job *j, const oar_call_opts *opts,
+static oar_status post_ragged(const conform_job *j, const oar_call_opts *opts,
                               oar_work **work)
 {
     const size_t *in = counts_of(j, j->in_counts);
@@ -245,7 +245,8 @@ static oar_status post_ragged(const job *j, const oar_call_opts *opts,
     }
 }
 
-static oar_status post(const job *j, const oar_call_opts *opts, oar_work **work)
+static oar_status post(const conform_job *j, const oar_call_opts *opts,
+                       oar_work **work)
 {
     oar_group *g = j->group;
     int root = j->t.root;
@@ -268,10 +269,11 @@ static oar_status post(const job *j, const oar_call_opts *opts, oar_work **work)
     }
 }
 
-oar_status job_post(const job *j, const oar_call_opts *opts, oar_work **work)
+oar_status job_post(const conform_job *j, const oar_call_opts *opts,
+                    oar_work **work)
 {
     oar_call_opts o = opts != NULL ? *opts : oar_call_opts_init();
-    job there = *j;
+    conform_job there = *j;
 
     o.stream = j->d->stream;
     there.in = gpu_span(j, j->in);
@@ -282,7 +284,7 @@ oar_status job_post(const job *j, const oar_call_opts *opts, oar_work **work)
 /* ---- the comparison ------------------------------------------------------ */
 
 /* The parts of out, each from the rank it comes from. */
-static void check_parts(desk *d, const job *j)
+static void check_parts(conform_context *d, const conform_job *j)
 {
     const unsigned char *at = j->out.data;
     size_t size = oar_dtype_size(j->t.dtype);
@@ -296,9 +298,9 @@ static void check_parts(desk *d, const job *j)
     }
 }
 
-void job_check(desk *d, const job *j)
+void job_check(conform_context *d, const conform_job *j)
 {
-    const shape *s = &shapes[j->t.kind];
+    const job_shape *s = &shapes[j->t.kind];
     size_t bytes = j->out.count * oar_dtype_size(j->t.dtype);
 
     gpu_fetch(j);

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conform_message: send, recv and sendrecv, for every dtype and size, between
- * all pairs (or some, where there are many), oneself included. */
+ * all pairs (or some, where there are many), including from a rank to
+ * itself. */
 #include "conform.h"
 
 #include <string.h>
 
 /* An engine for GPUs may have no tags. */
-static int64_t tag_of(const desk *d)
+static int64_t tag_of(const conform_context *d)
 {
     return !d->s->gpu || (d->s->can & OAR_CAN_ANY) != 0 ? 5 : 0;
 }
 
-typedef struct message {
-    desk *d;
-    job j; /* in: what is sent, out: what comes */
+typedef struct message_trial {
+    conform_context *d;
+    conform_job j; /* in: what is sent, out: what comes */
     oar_work *work[2];
-} message;
+} message_trial;
 
-static oar_call_opts opts_of(const message *m)
+static oar_call_opts opts_of(const message_trial *m)
 {
     oar_call_opts o = oar_call_opts_init();
 
@@ -28,9 +29,9 @@ static oar_call_opts opts_of(const message *m)
 }
 
 /* Both buffers of `count` elements, filled for this rank. */
-static void lay_out(message *m, const trial *t)
+static void lay_out(message_trial *m, const conform_trial *t)
 {
-    trial both = *t;
+    conform_trial both = *t;
 
     both.kind = K_ALL_REDUCE; /* has an input and an output of one size */
     both.in_place = 0;
@@ -40,7 +41,7 @@ static void lay_out(message *m, const trial *t)
     job_fill(&m->j);
 }
 
-static void check_came(message *m, int source)
+static void check_came(message_trial *m, int source)
 {
     gpu_fetch(&m->j);
     check_run(m->d, &m->j, m->j.out.data, m->j.out.count, source, 0);
@@ -50,7 +51,7 @@ static void check_came(message *m, int source)
 
 /* ---- one message --------------------------------------------------------- */
 
-static oar_status finish(message *m, oar_status status, int which)
+static oar_status finish(message_trial *m, oar_status status, int which)
 {
     if (status == OAR_OK && m->work[which] != NULL && m->j.t.how == PREPARED)
         status = oar_work_start(m->work[which]);
@@ -59,7 +60,7 @@ static oar_status finish(message *m, oar_status status, int which)
     return status;
 }
 
-static void send_one(message *m)
+static void send_one(message_trial *m)
 {
     oar_call_opts o = opts_of(m);
     int waits = m->j.t.how == BLOCKING || m->j.t.how == SYNCHRONOUS;
@@ -67,20 +68,20 @@ static void send_one(message *m)
         oar_send(m->d->world, gpu_span(&m->j, m->j.in), m->j.t.to, tag_of(m->d),
                  &o, waits ? NULL : &m->work[0]);
 
-    note_status(m->d, finish(m, status, 0), "send");
+    record_status(m->d, finish(m, status, 0), "send");
 }
 
-static void check_message(message *m, const oar_message *came)
+static void check_message(message_trial *m, const oar_message *came)
 {
     size_t bytes = m->j.out.count * oar_dtype_size(m->j.t.dtype);
 
     if (came->source != m->j.t.root || came->tag != tag_of(m->d) ||
         came->bytes != bytes)
-        note_wrong(m->d, "the message says: from %d, tag %lld, %zu bytes",
-                   came->source, (long long)came->tag, came->bytes);
+        record_wrong(m->d, "the message says: from %d, tag %lld, %zu bytes",
+                     came->source, (long long)came->tag, came->bytes);
 }
 
-static void receive_one(message *m)
+static void receive_one(message_trial *m)
 {
     oar_message came = oar_message_init();
     oar_call_opts o = opts_of(m);
@@ -91,7 +92,7 @@ static void receive_one(message *m)
     o.message = m->j.t.how == PREPARED ? NULL : &came;
     status = oar_recv(m->d->world, gpu_span(&m->j, m->j.out), m->j.t.root,
                       tag_of(m->d), &o, waits ? NULL : &m->work[1]);
-    if (!note_status(m->d, finish(m, status, 1), "recv"))
+    if (!record_status(m->d, finish(m, status, 1), "recv"))
         return;
     check_came(m, m->j.t.root);
     if (o.message != NULL)
@@ -99,7 +100,7 @@ static void receive_one(message *m)
 }
 
 /* To oneself: the send must not wait for the receive that follows it. */
-static void send_to_self(message *m)
+static void send_to_self(message_trial *m)
 {
     oar_call_opts o = opts_of(m);
     oar_status status;
@@ -107,18 +108,18 @@ static void send_to_self(message *m)
     o.synchronous = o.prepare = 0;
     status = oar_send(m->d->world, gpu_span(&m->j, m->j.in), m->j.t.to,
                       tag_of(m->d), &o, &m->work[0]);
-    if (!note_status(m->d, status, "send"))
+    if (!record_status(m->d, status, "send"))
         return;
     m->j.t.how = BLOCKING;
     receive_one(m);
-    note_status(m->d, oar_work_wait(m->work[0]), "send");
+    record_status(m->d, oar_work_wait(m->work[0]), "send");
 }
 
-static void try_message(desk *d, const trial *t)
+static void try_message(conform_context *d, const conform_trial *t)
 {
-    message m = { .d = d };
+    message_trial m = { .d = d };
 
-    if (!note_begin(d, t))
+    if (!record_begin(d, t))
         return;
     if (d->rank != t->root && d->rank != t->to)
         return;
@@ -135,37 +136,38 @@ static void try_message(desk *d, const trial *t)
 
 /* ---- rings --------------------------------------------------------------- */
 
-/* Everybody to the right and from the left at once. */
-static void try_ring(desk *d, const trial *t)
+/* All ranks send to the right and receive from the left at once. */
+static void try_ring(conform_context *d, const conform_trial *t)
 {
-    message m = { .d = d };
+    message_trial m = { .d = d };
     int to = (d->rank + 1) % d->ranks;
     int from = (d->rank + d->ranks - 1) % d->ranks;
     oar_call_opts o;
     oar_status status;
 
-    if (!note_begin(d, t))
+    if (!record_begin(d, t))
         return;
     lay_out(&m, t);
     o = opts_of(&m);
     status = oar_sendrecv(d->world, gpu_span(&m.j, m.j.in), to, tag_of(d),
                           gpu_span(&m.j, m.j.out), from, tag_of(d), &o,
                           t->how == BLOCKING ? NULL : &m.work[0]);
-    if (note_status(d, finish(&m, status, 0), "sendrecv"))
+    if (record_status(d, finish(&m, status, 0), "sendrecv"))
         check_came(&m, from);
     oar_work_release(m.work[0]);
 }
 
 /* ---- which --------------------------------------------------------------- */
 
-static void try_pair(desk *d, trial t)
+static void try_pair(conform_context *d, conform_trial t)
 {
-    static const how hows[] = { BLOCKING, ASYNC, PREPARED, SYNCHRONOUS };
+    static const conform_call hows[] = { BLOCKING, ASYNC, PREPARED,
+                                         SYNCHRONOUS };
     size_t each = d->s->quick ? 1 : 4;
 
     for (size_t i = 0; i < each; i++) {
         t.how = hows[d->turn % 4];
-        t.where = (where)(d->turn / 4 % WHERES);
+        t.where = (conform_memory)(d->turn / 4 % WHERES);
         d->turn++;
         if (t.how == SYNCHRONOUS && !(d->s->can & OAR_CAN_SYNCHRONOUS))
             t.how = BLOCKING;
@@ -173,7 +175,7 @@ static void try_pair(desk *d, trial t)
     }
 }
 
-static void try_pairs(desk *d, trial t)
+static void try_pairs(conform_context *d, conform_trial t)
 {
     int step = d->ranks <= 4 ? 1 : d->ranks / 2;
 
@@ -187,17 +189,17 @@ static void try_pairs(desk *d, trial t)
     t.root = 0;
     t.to = d->ranks > 1;
     t.how = BLOCKING;
-    t.where = (where)(d->turn++ % WHERES);
+    t.where = (conform_memory)(d->turn++ % WHERES);
     try_ring(d, &t);
     t.how = ASYNC;
-    t.where = (where)(d->turn++ % WHERES);
+    t.where = (conform_memory)(d->turn++ % WHERES);
     try_ring(d, &t);
 }
 
-void conform_messages(desk *d)
+void conform_messages(conform_context *d)
 {
     static const size_t counts[] = { 0, 1, 3, 17, 1000, 65537 };
-    trial t = { .of = "world" };
+    conform_trial t = { .of = "world" };
 
     for (int dtype = 0; dtype < OAR_DTYPE_COUNT; dtype++) {
         t.dtype = (oar_dtype)dtype;

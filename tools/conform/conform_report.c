@@ -7,48 +7,48 @@
 
 enum { LINES = KINDS * (OAR_DTYPE_COUNT + 1), SHOWN = 10 };
 
-typedef struct line {
+typedef struct report_line {
     size_t cells, cannot, wrong;
     double ulp;
-} line;
+} report_line;
 
-typedef struct sum {
-    line line[LINES], total;
+typedef struct report_sum {
+    report_line line[LINES], total;
     int texts;
     char text[SHOWN][CONFORM_TEXT];
-} sum;
+} report_sum;
 
-static int line_of(const trial *t)
+static int line_of(const conform_trial *t)
 {
     return (int)t->kind * (OAR_DTYPE_COUNT + 1) +
            (kind_typed(t->kind) ? (int)t->dtype + 1 : 0);
 }
 
-static void add_text(sum *s, const char *text)
+static void add_text(report_sum *s, const char *text)
 {
     if (s->texts < SHOWN)
         snprintf(s->text[s->texts++], CONFORM_TEXT, "%s", text);
 }
 
 /* What any rank has written. */
-static void describe(const note *n, char *text, size_t bytes)
+static void describe(const conform_record *n, char *text, size_t bytes)
 {
-    trial t = n->t;
+    conform_trial t = n->t;
 
     t.of = n->of;
-    note_describe(&t, text, bytes);
+    record_describe(&t, text, bytes);
 }
 
 /* Ranks that should have the same bits and do not. */
-static int bits_differ(const settings *set, size_t cell, sum *s)
+static int bits_differ(const conform_settings *set, size_t cell, report_sum *s)
 {
-    const ledger *l = set->ledger;
+    const conform_ledger *l = set->ledger;
     int first = -1;
     char what[200], text[CONFORM_TEXT];
 
     for (int r = 0; r < set->ranks; r++) {
-        const note *n = &l->row[r].note[cell];
-        if (n->hash == 0 || n->verdict != RIGHT)
+        const conform_record *n = &l->row[r].note[cell];
+        if (n->hash == 0 || n->result != RIGHT)
             continue;
         if (first < 0)
             first = r;
@@ -63,19 +63,19 @@ static int bits_differ(const settings *set, size_t cell, sum *s)
     return 0;
 }
 
-static void add_cell(const settings *set, size_t cell, sum *s)
+static void add_cell(const conform_settings *set, size_t cell, report_sum *s)
 {
-    const note *any = NULL;
-    verdict worst = NOT_RUN;
+    const conform_record *any = NULL;
+    conform_result worst = NOT_RUN;
     double ulp = 0;
-    line *to;
+    report_line *to;
 
     for (int r = 0; r < set->ranks; r++) {
-        const note *n = &set->ledger->row[r].note[cell];
-        if (n->verdict != NOT_RUN)
+        const conform_record *n = &set->ledger->row[r].note[cell];
+        if (n->result != NOT_RUN)
             any = n;
-        if (n->verdict > worst)
-            worst = (verdict)n->verdict;
+        if (n->result > worst)
+            worst = (conform_result)n->result;
         if ((double)n->ulp > ulp)
             ulp = (double)n->ulp;
     }
@@ -91,7 +91,7 @@ static void add_cell(const settings *set, size_t cell, sum *s)
         to->ulp = ulp;
 }
 
-static void add_cells(const settings *set, sum *s)
+static void add_cells(const conform_settings *set, report_sum *s)
 {
     for (int r = 0; r < set->ranks; r++)
         for (int i = 0; i < set->ledger->row[r].texts; i++)
@@ -122,7 +122,7 @@ static const char *dtype_of(int index)
     return dtype < 0 ? "-" : oar_dtype_name((oar_dtype)dtype);
 }
 
-static void print_text(const settings *set, const sum *s)
+static void print_text(const conform_settings *set, const report_sum *s)
 {
     printf("# oarsong conform: backend %s, %d ranks%s%s, seed %llu%s\n"
            "# %-18s %-5s %8s %8s %8s %10s\n",
@@ -133,9 +133,9 @@ static void print_text(const settings *set, const sum *s)
     for (int i = 0; i < LINES; i++)
         if (s->line[i].cells > 0)
             printf("  %-18s %-5s %8zu %8zu %8zu %10.3f\n",
-                   kind_name((kind)(i / (OAR_DTYPE_COUNT + 1))), dtype_of(i),
-                   s->line[i].cells, s->line[i].cannot, s->line[i].wrong,
-                   s->line[i].ulp);
+                   kind_name((conform_kind)(i / (OAR_DTYPE_COUNT + 1))),
+                   dtype_of(i), s->line[i].cells, s->line[i].cannot,
+                   s->line[i].wrong, s->line[i].ulp);
     for (int i = 0; i < s->texts; i++)
         printf("wrong: %s\n", s->text[i]);
     printf("total: %zu cells, %zu cannot, %zu wrong, worst %.3f ULP\n",
@@ -156,13 +156,13 @@ static void print_quoted(const char *text)
     putchar('"');
 }
 
-static void print_json_line(const line *l)
+static void print_json_line(const report_line *l)
 {
     printf("\"cells\":%zu,\"cannot\":%zu,\"wrong\":%zu,\"worst_ulp\":%.6g}",
            l->cells, l->cannot, l->wrong, l->ulp);
 }
 
-static void print_json(const settings *set, const sum *s)
+static void print_json(const conform_settings *set, const report_sum *s)
 {
     const char *comma = "";
 
@@ -173,7 +173,8 @@ static void print_json(const settings *set, const sum *s)
     for (int i = 0; i < LINES; i++)
         if (s->line[i].cells > 0) {
             printf("%s\n{\"collective\":\"%s\",\"dtype\":\"%s\",", comma,
-                   kind_name((kind)(i / (OAR_DTYPE_COUNT + 1))), dtype_of(i));
+                   kind_name((conform_kind)(i / (OAR_DTYPE_COUNT + 1))),
+                   dtype_of(i));
             print_json_line(&s->line[i]);
             comma = ",";
         }
@@ -188,12 +189,12 @@ static void print_json(const settings *set, const sum *s)
 }
 
 /* Where each rank was when the run ended before its time. */
-static void print_ends(const settings *set)
+static void print_ends(const conform_settings *set)
 {
     char what[200];
 
     for (int r = 0; r < set->ranks; r++) {
-        const row *at = &set->ledger->row[r];
+        const conform_row *at = &set->ledger->row[r];
         size_t cell = at->last[set->tight];
         if (cell == 0)
             continue;
@@ -202,9 +203,9 @@ static void print_ends(const settings *set)
     }
 }
 
-int conform_report(const settings *set, const char *failure)
+int conform_report(const conform_settings *set, const char *failure)
 {
-    static sum s;
+    static report_sum s;
 
     add_cells(set, &s);
     if (set->json)

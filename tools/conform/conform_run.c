@@ -7,7 +7,7 @@
 /* What goes into a batch with the collective under trial. */
 enum { SIDE = 5 };
 
-static oar_call_opts opts_of(const job *j)
+static oar_call_opts opts_of(const conform_job *j)
 {
     oar_call_opts o = oar_call_opts_init();
 
@@ -19,7 +19,7 @@ static oar_call_opts opts_of(const job *j)
 }
 
 /* Waits by asking or by waiting, in turns. */
-static oar_status see_through(desk *d, oar_work *work)
+static oar_status see_through(conform_context *d, oar_work *work)
 {
     oar_status status = OAR_OK;
     int done = 0;
@@ -35,39 +35,39 @@ static oar_status see_through(desk *d, oar_work *work)
     return status;
 }
 
-static void run_blocking(desk *d, job *j)
+static void run_blocking(conform_context *d, conform_job *j)
 {
     oar_call_opts o = opts_of(j);
 
-    if (note_status(d, job_post(j, &o, NULL), "the call"))
+    if (record_status(d, job_post(j, &o, NULL), "the call"))
         job_check(d, j);
 }
 
-static void run_async(desk *d, job *j)
+static void run_async(conform_context *d, conform_job *j)
 {
     oar_call_opts o = opts_of(j);
     oar_work *work = NULL;
 
-    if (!note_status(d, job_post(j, &o, &work), "the call"))
+    if (!record_status(d, job_post(j, &o, &work), "the call"))
         return;
-    if (note_status(d, see_through(d, work), "the work"))
+    if (record_status(d, see_through(d, work), "the work"))
         job_check(d, j);
     oar_work_release(work);
 }
 
-static void run_prepared(desk *d, job *j)
+static void run_prepared(conform_context *d, conform_job *j)
 {
     oar_call_opts o = opts_of(j);
     oar_work *work = NULL;
 
     o.prepare = 1;
-    if (!note_status(d, job_post(j, &o, &work), "the call"))
+    if (!record_status(d, job_post(j, &o, &work), "the call"))
         return;
     for (int turn = 0; turn < 2; turn++) {
         j->seed += (uint64_t)turn;
         job_fill(j);
-        if (!note_status(d, oar_work_start(work), "start") ||
-            !note_status(d, see_through(d, work), "the work"))
+        if (!record_status(d, oar_work_start(work), "start") ||
+            !record_status(d, see_through(d, work), "the work"))
             break;
         job_check(d, j);
     }
@@ -75,7 +75,8 @@ static void run_prepared(desk *d, job *j)
 }
 
 /* With an all_reduce before it and a barrier behind. */
-static oar_status post_batch(desk *d, job *j, int *side, oar_work **work)
+static oar_status post_batch(conform_context *d, conform_job *j, int *side,
+                             oar_work **work)
 {
     oar_call_opts o = opts_of(j);
     oar_status status = oar_batch_begin(j->group), end;
@@ -92,7 +93,7 @@ static oar_status post_batch(desk *d, job *j, int *side, oar_work **work)
     return status != OAR_OK ? status : end;
 }
 
-static void run_batched(desk *d, job *j)
+static void run_batched(conform_context *d, conform_job *j)
 {
     int side[SIDE], want = j->size * (j->size + 1) / 2, one_handle;
     oar_work *work = NULL;
@@ -100,46 +101,48 @@ static void run_batched(desk *d, job *j)
     one_handle = d->cell % 2 == 0;
     for (int i = 0; i < SIDE; i++)
         side[i] = j->rank + 1;
-    if (!note_status(d, post_batch(d, j, side, one_handle ? &work : NULL),
-                     "the batch")) {
+    if (!record_status(d, post_batch(d, j, side, one_handle ? &work : NULL),
+                       "the batch")) {
         if (work != NULL) /* the rest of it is under way */
             oar_work_wait(work);
         oar_work_release(work);
         return;
     }
-    if (work == NULL || note_status(d, oar_work_wait(work), "the batch's work"))
+    if (work == NULL ||
+        record_status(d, oar_work_wait(work), "the batch's work"))
         job_check(d, j);
     oar_work_release(work);
     for (int i = 0; i < SIDE; i++)
         if (side[i] != want)
-            note_wrong(d, "all_reduce of the same batch: %d, not %d", side[i],
-                       want);
+            record_wrong(d, "all_reduce of the same batch: %d, not %d", side[i],
+                         want);
 }
 
 /* A cell whose arithmetic makes no sense must say so, on every rank, before it
  * has an effect. */
-static void run_refused(desk *d, job *j)
+static void run_refused(conform_context *d, conform_job *j)
 {
     oar_call_opts o = opts_of(j);
     oar_status status = job_post(j, &o, NULL);
 
     if (status != OAR_E_DTYPE && status != OAR_E_ARG &&
         status != OAR_E_UNSUPPORTED)
-        note_wrong(d, "%s of %s makes no sense, but gives %s",
-                   oar_reduce_op_name(j->t.op), oar_dtype_name(j->t.dtype),
-                   oar_status_name(status));
+        record_wrong(d, "%s of %s makes no sense, but gives %s",
+                     oar_reduce_op_name(j->t.op), oar_dtype_name(j->t.dtype),
+                     oar_status_name(status));
 }
 
-void job_run(desk *d, const trial *t, oar_group *group, const char *of)
+void job_run(conform_context *d, const conform_trial *t, oar_group *group,
+             const char *of)
 {
-    trial mine = *t;
-    job j;
+    conform_trial mine = *t;
+    conform_job j;
 
     mine.of = of;
-    if (!note_begin(d, &mine))
+    if (!record_begin(d, &mine))
         return;
     job_prepare(d, &j, &mine, group, 0, 1);
-    if (kind_folds(t->kind) && !value_makes_sense(t->op, t->dtype)) {
+    if (kind_reduces(t->kind) && !value_makes_sense(t->op, t->dtype)) {
         run_refused(d, &j);
         return;
     }

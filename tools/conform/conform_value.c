@@ -2,9 +2,9 @@
 /* conform_value: what every rank puts in, by formula.
  *
  * Floats are within a factor of a few of 1 and, where they are added, of one
- * sign for each element, so that no digits cancel and an error can be told in
+ * sign for each element, so that no digits cancel and an error can be given in
  * units of the last place; some elements are NaN, infinite or zero. Integers
- * use all their bits, except where the rules do not say what an overflow does
+ * use all their bits, except where the result of an overflow is not defined
  * (means and factors).
  */
 #include "conform.h"
@@ -53,7 +53,7 @@ int value_makes_sense(oar_reduce_op_kind op, oar_dtype dtype)
     return 1;
 }
 
-double value_factor(const job *j, int rank)
+double value_factor(const conform_job *j, int rank)
 {
     if (j->t.op == OAR_REDUCE_OP_WEIGHTED_MEAN)
         return rank == 1 ? 0 : 1 + rank % 3;
@@ -62,12 +62,12 @@ double value_factor(const job *j, int rank)
 
 /* ---- inputs -------------------------------------------------------------- */
 
-static uint64_t seed_of(const job *j, int rank)
+static uint64_t seed_of(const conform_job *j, int rank)
 {
     return j->seed ^ (uint64_t)(rank + 1) << 40;
 }
 
-static double special(const job *j, uint64_t bits, int rank, size_t i)
+static double special(const conform_job *j, uint64_t bits, int rank, size_t i)
 {
     switch (i % PERIOD) {
     case NANS: return rank == (int)(i % (size_t)j->size) ? (double)NAN : 1;
@@ -76,7 +76,7 @@ static double special(const job *j, uint64_t bits, int rank, size_t i)
     }
 }
 
-static void add_specials(const job *j, int rank, size_t start, size_t n,
+static void add_specials(const conform_job *j, int rank, size_t start, size_t n,
                          double *f)
 {
     static const size_t places[] = { NANS, ZEROS, INFINITIES };
@@ -90,7 +90,8 @@ static void add_specials(const job *j, int rank, size_t start, size_t n,
                            start + i);
 }
 
-void value_floats(const job *j, int rank, size_t start, size_t n, double *f)
+void value_floats(const conform_job *j, int rank, size_t start, size_t n,
+                  double *f)
 {
     int is_prod = j->t.op == OAR_REDUCE_OP_PROD;
     int any_sign = value_is_pick(j->t.op) || is_prod;
@@ -107,7 +108,7 @@ void value_floats(const job *j, int rank, size_t start, size_t n, double *f)
 }
 
 /* How large an integer may be whose sums and multiples must not overflow. */
-static uint64_t limit_of(const job *j)
+static uint64_t limit_of(const conform_job *j)
 {
     int bits =
         (int)oar_dtype_size(j->t.dtype) * 8 - value_is_signed(j->t.dtype);
@@ -129,10 +130,11 @@ void value_widen(oar_dtype dtype, uint64_t *u, size_t n)
             u[i] = u[i] << spare >> spare;
 }
 
-void value_integers(const job *j, int rank, size_t start, size_t n, uint64_t *u)
+void value_integers(const conform_job *j, int rank, size_t start, size_t n,
+                    uint64_t *u)
 {
     uint64_t seed = seed_of(j, rank), limit = limit_of(j);
-    int bounded = kind_folds(j->t.kind) &&
+    int bounded = kind_reduces(j->t.kind) &&
                   (j->t.op == OAR_REDUCE_OP_AVG || value_is_scaled(j->t.op));
 
     for (size_t i = 0; i < n; i++)
@@ -149,9 +151,9 @@ void value_integers(const job *j, int rank, size_t start, size_t n, uint64_t *u)
     value_widen(j->t.dtype, u, n);
 }
 
-static int adds_floats(const job *j)
+static int adds_floats(const conform_job *j)
 {
-    return value_is_float(j->t.dtype) && kind_folds(j->t.kind);
+    return value_is_float(j->t.dtype) && kind_reduces(j->t.kind);
 }
 
 /* ---- elements ------------------------------------------------------------ */
@@ -173,7 +175,7 @@ void value_store_integers(oar_dtype dtype, const uint64_t *u, size_t n,
     }
 }
 
-static void store(const job *j, const value_block *b, size_t n,
+static void store(const conform_job *j, const value_block *b, size_t n,
                   unsigned char *to)
 {
     size_t size = oar_dtype_size(j->t.dtype);
@@ -186,7 +188,7 @@ static void store(const job *j, const value_block *b, size_t n,
         float_write(j->t.dtype, b->f[i], to + i * size);
 }
 
-static void inputs(const job *j, int rank, size_t start, size_t n,
+static void inputs(const conform_job *j, int rank, size_t start, size_t n,
                    value_block *b)
 {
     if (adds_floats(j))
@@ -195,7 +197,8 @@ static void inputs(const job *j, int rank, size_t start, size_t n,
         value_integers(j, rank, start, n, b->u);
 }
 
-void value_fill(const job *j, int rank, size_t start, size_t count, void *to)
+void value_fill(const conform_job *j, int rank, size_t start, size_t count,
+                void *to)
 {
     size_t size = oar_dtype_size(j->t.dtype);
     unsigned char *at = to;
@@ -220,8 +223,8 @@ size_t value_first_other(const unsigned char *got, const unsigned char *want,
     return n;
 }
 
-size_t value_find_other(const job *j, int rank, size_t start, size_t count,
-                        const void *data, uint64_t *want)
+size_t value_find_other(const conform_job *j, int rank, size_t start,
+                        size_t count, const void *data, uint64_t *want)
 {
     size_t size = oar_dtype_size(j->t.dtype);
     unsigned char made[8 * VALUE_BLOCK];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oarsong info: what this is, what the machine has, what works here, and why
- * the rest does not. */
+/* oarsong info: the version, the machine, which backends work here, and why the
+ * others do not. */
 #include "tool.h"
 
 #include <dirent.h>

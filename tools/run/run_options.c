@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_options: torchrun's, mpirun's and ours, from one table. Words in a name
- * may be joined by '-' or '_'; a value follows as a word or behind '='. */
+/* run_options: options of torchrun, mpirun and our own, from one table. Words
+ * in a name may be joined by '-' or '_'; a value follows as a word or after
+ * '='. */
 #include "run_options.h"
 
 #include <errno.h>
@@ -12,17 +13,17 @@
 
 enum { RANKS_MAX = 1024 };
 
-typedef struct option option;
+typedef struct run_option run_option;
 
 /* Takes the value (NULL for those that have none). Returns NULL, or what the
  * value should have been. */
-typedef const char *(*take_fn)(run_options *o, const option *which,
-                               const char *value);
+typedef const char *(*option_fn)(run_options *o, const run_option *which,
+                                 const char *value);
 
-struct option {
+struct run_option {
     const char *name, *other; /* with their dashes; other may be NULL */
     const char *value;        /* what it is called; NULL: there is none */
-    take_fn take;
+    option_fn take;
     size_t into; /* where in run_options, for those that only store */
     const char *help;
 };
@@ -39,26 +40,26 @@ static int whole(const char *text, int low, int high, int *value)
     return 1;
 }
 
-static void *place(run_options *o, const option *which)
+static void *place(run_options *o, const run_option *which)
 {
     return (char *)o + which->into;
 }
 
-static const char *take_text(run_options *o, const option *which,
+static const char *take_text(run_options *o, const run_option *which,
                              const char *value)
 {
     *(const char **)place(o, which) = value;
     return NULL;
 }
 
-static const char *take_flag(run_options *o, const option *which,
+static const char *take_flag(run_options *o, const run_option *which,
                              const char *value)
 {
     *(int *)place(o, which) = 1;
     return NULL;
 }
 
-static const char *take_count(run_options *o, const option *which,
+static const char *take_count(run_options *o, const run_option *which,
                               const char *value)
 {
     return whole(value, 0, 1000000, place(o, which)) ? NULL
@@ -82,14 +83,14 @@ static int seconds(const char *text, int64_t *ms)
     return 1;
 }
 
-static const char *take_seconds(run_options *o, const option *which,
+static const char *take_seconds(run_options *o, const run_option *which,
                                 const char *value)
 {
     return seconds(value, place(o, which)) ? NULL : "a number of seconds";
 }
 
 /* 0 seconds mean at once here, and in the library the default. */
-static const char *take_grace(run_options *o, const option *which,
+static const char *take_grace(run_options *o, const run_option *which,
                               const char *value)
 {
     if (!seconds(value, &o->launch.grace_ms))
@@ -99,7 +100,7 @@ static const char *take_grace(run_options *o, const option *which,
     return NULL;
 }
 
-static const char *take_stall(run_options *o, const option *which,
+static const char *take_stall(run_options *o, const run_option *which,
                               const char *value)
 {
     if (!seconds(value, &o->launch.stall_ms))
@@ -109,7 +110,7 @@ static const char *take_stall(run_options *o, const option *which,
     return NULL;
 }
 
-static const char *take_ranks(run_options *o, const option *which,
+static const char *take_ranks(run_options *o, const run_option *which,
                               const char *value)
 {
     if (strcmp(value, "auto") == 0 || strcmp(value, "cpu") == 0) {
@@ -121,7 +122,7 @@ static const char *take_ranks(run_options *o, const option *which,
                : "a number from 1 to 1024, auto or cpu";
 }
 
-static const char *take_nodes(run_options *o, const option *which,
+static const char *take_nodes(run_options *o, const run_option *which,
                               const char *value)
 {
     static const char should[] = "N or MIN:MAX, from 1 to 1024";
@@ -138,7 +139,7 @@ static const char *take_nodes(run_options *o, const option *which,
     return NULL;
 }
 
-static const char *take_port(run_options *o, const option *which,
+static const char *take_port(run_options *o, const run_option *which,
                              const char *value)
 {
     return whole(value, 1, 65535, &o->master_port) ? NULL
@@ -146,7 +147,7 @@ static const char *take_port(run_options *o, const option *which,
 }
 
 /* Ours meet in our own way, whatever it is called. */
-static const char *take_rdzv_backend(run_options *o, const option *which,
+static const char *take_rdzv_backend(run_options *o, const run_option *which,
                                      const char *value)
 {
     return strcmp(value, "c10d") == 0 || strcmp(value, "static") == 0
@@ -176,7 +177,7 @@ static const char *take_conf_word(run_options *o, const char *word)
     return "join_timeout=S,last_call_timeout=S,lease_timeout=S";
 }
 
-static const char *take_conf(run_options *o, const option *which,
+static const char *take_conf(run_options *o, const run_option *which,
                              const char *value)
 {
     char word[64];
@@ -192,7 +193,7 @@ static const char *take_conf(run_options *o, const option *which,
 }
 
 /* Both of mpirun's forms; a variable that is set is passed on anyway. */
-static const char *take_env(run_options *o, const option *which,
+static const char *take_env(run_options *o, const run_option *which,
                             const char *value)
 {
     if (value[0] == 0 || value[0] == '=')
@@ -207,14 +208,14 @@ static const char *take_env(run_options *o, const option *which,
     return NULL;
 }
 
-static const char *take_backend(run_options *o, const option *which,
+static const char *take_backend(run_options *o, const run_option *which,
                                 const char *value)
 {
     setenv("OARSONG_BACKEND", value, 1);
     return NULL;
 }
 
-static const char *ignore(run_options *o, const option *which,
+static const char *ignore(run_options *o, const run_option *which,
                           const char *value)
 {
     return NULL;
@@ -224,7 +225,7 @@ static const char *ignore(run_options *o, const option *which,
 
 #define INTO(field) offsetof(run_options, field)
 
-static const option table[] = {
+static const run_option table[] = {
     { "--help", "-h", NULL, take_flag, INTO(help), "this text" },
     { "-n", "-np", "N", take_ranks, 0, "ranks to start here" },
     { "--nproc-per-node", NULL, "N", take_ranks, 0,
@@ -291,7 +292,7 @@ void run_options_print(FILE *to)
     char left[64];
 
     for (int i = 0; i < OPTIONS; i++) {
-        const option *o = &table[i];
+        const run_option *o = &table[i];
         if (o->name == NULL) {
             fprintf(to, "\n%s:\n", o->help);
             continue;
@@ -322,7 +323,7 @@ static int is_name(const char *text, size_t bytes, const char *name)
     return i == bytes;
 }
 
-static const option *find_option(const char *text, size_t bytes)
+static const run_option *find_option(const char *text, size_t bytes)
 {
     for (int i = 0; i < OPTIONS; i++)
         if (is_name(text, bytes, table[i].name) ||
@@ -338,7 +339,8 @@ static int least(int a, int b, int c)
     return d < c ? d : c;
 }
 
-/* Letters to change, add or drop to make one of the other. */
+/* Returns how many letters have to be changed, added or dropped to make one
+ * word of the other. */
 static int distance(const char *a, size_t a_bytes, const char *b)
 {
     int row[64], b_bytes = (int)strlen(b);
@@ -390,7 +392,7 @@ static int take(int argc, char **argv, int i, run_options *o)
     const char *text = argv[i], *equals = strchr(text, '='), *value = NULL;
     const char *should;
     size_t bytes = equals != NULL ? (size_t)(equals - text) : strlen(text);
-    const option *found = find_option(text, bytes);
+    const run_option *found = find_option(text, bytes);
 
     if (found == NULL)
         return complain(text, (int)bytes, "is no option; the nearest is ",

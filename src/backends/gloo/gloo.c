@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gloo: the table of the backend, and its driver's side. */
+/* gloo: the backend's table, and what the driver calls. */
 #include "backends/gloo/gloo.h"
 
 #include <inttypes.h>
@@ -22,29 +22,20 @@ static oar_status gloo_probe(oar_backend_caps *caps)
     return OAR_OK;
 }
 
-/* Joins are counted, so that a name can be used again. */
-static oar_status make_prefix(const oar_backend_env *env, char *prefix,
-                              size_t bytes)
+static oar_status join_ranks(gloo *g, const oar_backend_env *env)
 {
-    char key[OAR_STORE_KEY_MAX];
+    char key[OAR_STORE_KEY_MAX], prefix[OAR_STORE_KEY_MAX];
     int64_t times;
-
-    snprintf(key, sizeof key, "%s/gloo/join/%d", env->name, env->rank);
-    OARI_TRY(oar_store_add(env->store, key, 1, &times));
-    snprintf(prefix, bytes, "%s/gloo/%" PRId64, env->name, times);
-    return OAR_OK;
-}
-
-static oar_status join(gloo *g, const oar_backend_env *env)
-{
-    char prefix[OAR_STORE_KEY_MAX];
     gloo_mesh *mesh;
     oar_status status;
 
-    OARI_TRY(make_prefix(env, prefix, sizeof prefix));
-    OARI_TRY(gloo_agree(env, prefix, &g->choice));
-    OARI_TRY(gloo_meet(env, prefix, &g->choice, &mesh));
-    status = gloo_hub_create(mesh, env->ranks, &g->hub);
+    /* A number in the prefix, so that a group's name can be used again. */
+    snprintf(key, sizeof key, "%s/gloo/join/%d", env->name, env->rank);
+    OARI_TRY(oar_store_add(env->store, key, 1, &times));
+    snprintf(prefix, sizeof prefix, "%s/gloo/%" PRId64, env->name, times);
+    OARI_TRY(gloo_choice_agree(env, prefix, &g->choice));
+    OARI_TRY(gloo_connect(env, prefix, &mesh));
+    status = gloo_threads_create(mesh, env->ranks, &g->threads);
     if (status != OAR_OK)
         gloo_mesh_close(mesh);
     return status;
@@ -53,106 +44,99 @@ static oar_status join(gloo *g, const oar_backend_env *env)
 static oar_status gloo_open(void *self, const oar_backend_env *env)
 {
     gloo *g = self;
-    const char *blocking = getenv("OARSONG_GLOO_BLOCKING");
-    oari_courier courier = gloo_courier(g);
+    oari_courier transport = gloo_transport(g);
 
     g->rank = env->rank;
     g->ranks = env->ranks;
-    g->blocking = blocking != NULL && strcmp(blocking, "1") == 0;
     if (env->ranks > 1)
-        OARI_TRY(join(g, env));
-    return oari_relay_create(&courier, env->rank, env->ranks, GLOO_EAGER_BYTES,
-                             &g->relay);
+        OARI_TRY(join_ranks(g, env));
+    return oari_relay_create(&transport, env->rank, env->ranks,
+                             GLOO_EAGER_BYTES, &g->relay);
 }
 
 /* ---- driving ------------------------------------------------------------- */
 
-static void forget(gloo *g, const gloo_job *job)
+static void finish_operation(gloo *g, gloo_operation *op)
 {
-    gloo_job **at = &g->jobs;
-
-    while (*at != NULL && *at != job)
-        at = &(*at)->other;
-    if (*at != NULL)
-        *at = job->other;
-}
-
-static void finish_job(gloo *g, gloo_job *job)
-{
-    oar_transfer *done = job->done;
+    gloo_operation **at = &g->operations;
+    oar_transfer *done = op->done;
 
     if (done == NULL) /* given up */
         return;
-    forget(g, job);
+    while (*at != NULL && *at != op)
+        at = &(*at)->next_pending;
+    if (*at != NULL)
+        *at = op->next_pending;
     done->status = OAR_OK;
-    if (job->failed)
-        done->status = oar_backend_fail(OAR_E_CLOSED, "gloo: %s", job->why);
+    if (op->failed)
+        done->status = oar_backend_fail(OAR_E_CLOSED, "gloo: %s", op->why);
     done->done = 1;
 }
 
-/* What a peer that is gone leaves undone is the core's to find out. */
-static oar_status finish_note(gloo_note *note)
+/* Blocks that a peer leaves undone when it goes stay so: the core finds out. */
+static oar_status finish_block(gloo_block *block)
 {
-    oari_parcel *parcel = note->parcel;
+    oari_parcel *chunk = block->chunk;
 
-    if (parcel == NULL)
+    if (chunk == NULL)
         return OAR_OK;
-    parcel->scratch[0] = NULL;
-    if (note->failed == 0) {
-        parcel->status = OAR_OK;
-        parcel->done = 1;
+    chunk->scratch[0] = NULL;
+    if (block->failed == 0) {
+        chunk->status = OAR_OK;
+        chunk->done = 1;
         return OAR_OK;
     }
-    if (note->silent || note->failed == 1)
+    if (block->may_fail || block->failed == 1)
         return OAR_OK;
-    return oar_backend_fail(OAR_E_CLOSED, "gloo: %s", note->why);
+    return oar_backend_fail(OAR_E_CLOSED, "gloo: %s", block->why);
 }
 
-static oar_status take_news(gloo *g)
+static oar_status take_done(gloo *g)
 {
-    gloo_hub *hub = g->hub;
-    gloo_job *job, *next_job;
-    gloo_note *note, *next_note;
+    gloo_threads *threads = g->threads;
+    gloo_operation *op, *next_op;
+    gloo_block *block, *next_block;
     oar_status status = OAR_OK;
 
-    if (hub == NULL || !atomic_load_explicit(&hub->news, memory_order_acquire))
+    if (threads == NULL ||
+        !atomic_load_explicit(&threads->any_done, memory_order_acquire))
         return OAR_OK;
-    pthread_mutex_lock(&hub->lock);
-    atomic_store(&hub->news, 0);
-    job = hub->jobs_done;
-    note = hub->notes_done;
-    hub->jobs_done = NULL;
-    hub->jobs_end = &hub->jobs_done;
-    hub->notes_done = NULL;
-    hub->notes_end = &hub->notes_done;
-    pthread_mutex_unlock(&hub->lock);
-    for (; note != NULL; note = next_note) {
-        next_note = note->next;
-        if (finish_note(note) != OAR_OK)
+    pthread_mutex_lock(&threads->lock);
+    atomic_store(&threads->any_done, 0);
+    op = threads->operations_done;
+    block = threads->blocks_done;
+    threads->operations_done = NULL;
+    threads->operations_end = &threads->operations_done;
+    threads->blocks_done = NULL;
+    threads->blocks_end = &threads->blocks_done;
+    pthread_mutex_unlock(&threads->lock);
+    for (; block != NULL; block = next_block) {
+        next_block = block->next;
+        if (finish_block(block) != OAR_OK)
             status = OAR_E_CLOSED;
-        free(note);
+        free(block);
     }
-    for (; job != NULL; job = next_job) {
-        next_job = job->next;
-        finish_job(g, job);
-        free(job);
+    for (; op != NULL; op = next_op) {
+        next_op = op->next;
+        finish_operation(g, op);
+        free(op);
     }
     return status;
 }
 
-/* The user's buffers are the user's again after this. */
-static void end_all(gloo *g, oar_status why)
+/* After this the user may use the buffers again. */
+static void end_operations(gloo *g, oar_status why)
 {
-    gloo_job *job;
+    gloo_operation *op;
 
     g->ended = 1;
-    if (g->hub != NULL)
-        gloo_hub_quiet(g->hub);
-    while ((job = g->jobs) != NULL) {
-        g->jobs = job->other;
-        job->done->status = why;
-        job->done->done = 1;
-        job->done = NULL;
+    if (g->threads != NULL)
+        gloo_threads_wait_idle(g->threads);
+    while ((op = g->operations) != NULL) {
+        g->operations = op->next_pending;
+        op->done->status = why;
+        op->done->done = 1;
+        op->done = NULL;
     }
     oari_relay_abort(g->relay, why);
 }
@@ -165,10 +149,10 @@ static oar_status gloo_progress(void *self)
 
     if (why != 0) {
         if (!g->ended)
-            end_all(g, (oar_status)why);
+            end_operations(g, (oar_status)why);
         return OAR_OK;
     }
-    status = take_news(g);
+    status = take_done(g);
     return status != OAR_OK ? status : oari_relay_progress(g->relay);
 }
 
@@ -194,38 +178,39 @@ static int gloo_wait_fd(void *self)
 {
     const gloo *g = self;
 
-    return g->hub != NULL ? g->hub->event_fd : -1;
+    return g->threads != NULL ? g->threads->event_fd : -1;
 }
 
 static int gloo_arm(void *self)
 {
-    gloo_hub *hub = ((gloo *)self)->hub;
+    gloo_threads *threads = ((gloo *)self)->threads;
     uint64_t drained;
 
-    if (hub == NULL)
+    if (threads == NULL)
         return 0;
-    if (read(hub->event_fd, &drained, sizeof drained) < 0)
+    if (read(threads->event_fd, &drained, sizeof drained) < 0)
         drained = 0; /* nothing there */
-    atomic_store(&hub->armed, 1);
-    return atomic_load(&hub->news) || atomic_load(&((gloo *)self)->aborted);
+    atomic_store(&threads->armed, 1);
+    return atomic_load(&threads->any_done) ||
+           atomic_load(&((gloo *)self)->aborted);
 }
 
 static void gloo_wake(void *self)
 {
-    gloo_hub *hub = ((gloo *)self)->hub;
+    gloo_threads *threads = ((gloo *)self)->threads;
 
-    if (hub != NULL)
-        gloo_hub_wake(hub);
+    if (threads != NULL)
+        gloo_threads_wake_driver(threads);
 }
 
-/* ---- callers that work --------------------------------------------------- */
+/* ---- in the caller's thread ---------------------------------------------- */
 
 static void gloo_lend(void *self)
 {
-    gloo_hub *hub = ((gloo *)self)->hub;
+    gloo_threads *threads = ((gloo *)self)->threads;
 
-    if (hub != NULL)
-        gloo_lane_lend(hub);
+    if (threads != NULL)
+        gloo_inline_run(threads);
 }
 
 /* ---- ending -------------------------------------------------------------- */
@@ -237,32 +222,25 @@ static void gloo_abort(void *self, oar_status why)
 
     if (!atomic_compare_exchange_strong(&g->aborted, &none, (int)why))
         return;
-    if (g->hub != NULL) {
-        gloo_hub_spoil(g->hub);
-        gloo_hub_wake(g->hub);
+    if (g->threads != NULL) {
+        gloo_threads_disconnect(g->threads);
+        gloo_threads_wake_driver(g->threads);
     }
-}
-
-/* Messages that were sent, as far as anybody takes them. */
-static void let_leave(gloo *g)
-{
-    int64_t deadline = oari_now_ns() + GLOO_LEAVE_MS * (int64_t)1000000;
-
-    while (oari_relay_leaving(g->relay) > 0 && gloo_progress(g) == OAR_OK &&
-           oari_now_ns() < deadline)
-        usleep(100);
 }
 
 static void gloo_close(void *self)
 {
     gloo *g = self;
+    int64_t deadline = oari_now_ns() + GLOO_DRAIN_MS * (int64_t)1000000;
 
-    if (g->hub != NULL && g->relay != NULL && !atomic_load(&g->aborted))
-        let_leave(g);
-    if (g->hub != NULL)
-        gloo_hub_close(g->hub);
+    if (g->threads != NULL && g->relay != NULL && !atomic_load(&g->aborted))
+        while (oari_relay_leaving(g->relay) > 0 && gloo_progress(g) == OAR_OK &&
+               oari_now_ns() < deadline)
+            usleep(100);
+    if (g->threads != NULL)
+        gloo_threads_close(g->threads);
     oari_relay_destroy(g->relay);
-    gloo_hub_drop(g->hub);
+    gloo_threads_release(g->threads);
 }
 
 static const oar_backend_ops table = {

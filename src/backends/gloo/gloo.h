@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/gloo/gloo.h: the backend from the inside.
+/* backends/gloo/gloo.h: the backend's private header.
  *
- * Gloo's calls block, and the driver may not: so threads of ours make them, and
- * the driver finds in the hub what they have done. A lane does collectives, one
- * after the other; a watch waits for messages of one kind with one peer.
+ * Gloo's calls block, and the driver must not: so threads of ours make them and
+ * report to the driver what is done. A worker runs collectives one after the
+ * other; a waiter waits for blocks of messages of one kind with one peer.
  *
  * A thread can be in Gloo for longer than the group lives (a peer that was
- * stopped, a bug): so the hub is counted, and whatever its threads use is in
- * it, or in a job or a note, never in the driver's self.
+ * stopped, a bug). So gloo_threads has a reference count, and all that its
+ * threads use is in it, in an operation or in a block, never in struct gloo.
  */
 #ifndef BACKENDS_GLOO_H
 #define BACKENDS_GLOO_H
@@ -22,155 +22,165 @@
 #include "link/relay.h"
 
 enum {
-    GLOO_LANES = 8,       /* at most */
-    GLOO_QUIET_MS = 300,  /* for threads to leave Gloo after an abort */
-    GLOO_LEAVE_MS = 2000, /* for messages to leave before the end */
+    GLOO_WORKERS_MAX = 8,
+    GLOO_IDLE_MS = 300,   /* for threads to leave Gloo after an abort */
+    GLOO_DRAIN_MS = 2000, /* for sent messages to be received before the end */
     GLOO_CLOSE_MS = 600,  /* for all threads to end */
     GLOO_EAGER_BYTES = 16384
 };
 
-/* What all ranks of a group do alike: rank 0's. */
+/* What all ranks of a group must do alike. Rank 0 decides. */
 typedef struct gloo_choice {
-    gloo_way way[OAR_COLL_COUNT];
-    int lanes;
+    gloo_algorithm algorithm[OAR_COLL_COUNT];
+    int workers;
 } gloo_choice;
 
 /* ---- gloo_choice.c ------------------------------------------------------- */
 
-/* Rank 0's environment, found in the store by the others. */
-oar_status gloo_agree(const oar_backend_env *env, const char *prefix,
-                      gloo_choice *choice);
+/* Rank 0 reads the environment; the others read its choice from the store. */
+oar_status gloo_choice_agree(const oar_backend_env *env, const char *prefix,
+                             gloo_choice *choice);
 
-/* ---- gloo_meet.c --------------------------------------------------------- */
+/* ---- gloo_connect.c ------------------------------------------------------ */
 
-oar_status gloo_meet(const oar_backend_env *env, const char *prefix,
-                     const gloo_choice *choice, gloo_mesh **mesh);
+/* Connects all ranks by Gloo; gives the mesh. */
+oar_status gloo_connect(const oar_backend_env *env, const char *prefix,
+                        gloo_mesh **mesh);
 
 /* ---- gloo_signal.c ------------------------------------------------------- */
 
-/* Around calls of Gloo's by a thread that is not ours. */
+/* Block SIGPIPE around calls of Gloo by a thread that is not ours, and restore
+ * the mask. */
 void gloo_signal_block(sigset_t *before);
 void gloo_signal_restore(const sigset_t *before);
 
-/* ---- what is under way --------------------------------------------------- */
+/* ---- in flight ----------------------------------------------------------- */
 
 /* A collective. */
-typedef struct gloo_job {
-    oari_job job; /* the lane's worker's, until it is begun */
-    struct gloo_lane *lane;
-    struct gloo_job *next;  /* among those that are done */
-    struct gloo_job *other; /* the driver's: the next that is not done */
-    oar_transfer *done;     /* the driver's */
+typedef struct gloo_operation {
+    oari_job job; /* its worker's, until it is started */
+    struct gloo_worker *worker;
+    struct gloo_operation *next;         /* in the list of completed ones */
+    struct gloo_operation *next_pending; /* the driver's list */
+    oar_transfer *done;                  /* the driver's; NULL: given up */
     gloo_task task;
-    oar_reduce_op_kind op; /* as it is combined: a sum for averages too */
+    oar_reduce_op_kind reduce_op; /* the sum for averages too */
     oar_dtype dtype;
-    oar_dtype half;   /* what the user's are, if they are summed in f32 */
-    int widens;       /* they are: */
-    const void *from; /* out of here, through the scratch, */
-    void *into;       /* to there */
+    oar_dtype half;   /* the user's dtype, if it is summed in f32, */
+    int widens;       /* which this says: */
+    const void *from; /* the user's input, converted into the scratch, */
+    void *into;       /* the user's output, converted from it */
     int has_factor;
-    double factor;  /* of what comes in */
-    double divisor; /* of what comes out; 0: none */
+    double factor;  /* of the input */
+    double divisor; /* of the output; 0: none */
     int failed;
     char why[GLOO_WHY];
-    size_t counts[]; /* of in, then of out */
-} gloo_job;
+    size_t counts[]; /* of the input, then of the output */
+} gloo_operation;
 
 /* A block of a message. */
-typedef struct gloo_note {
-    struct gloo_note *next;
-    oari_parcel *parcel; /* the driver's; NULL: given up */
-    gloo_slip *slip;
-    int silent; /* its failure is no fault: the peer may just have left */
+typedef struct gloo_block {
+    struct gloo_block *next;
+    oari_parcel *chunk; /* the driver's; NULL: given up */
+    gloo_request *request;
+    int may_fail; /* without a fault: the peer may have left the group */
     int failed;
     char why[GLOO_WHY];
-} gloo_note;
+} gloo_block;
 
-/* ---- the hub ------------------------------------------------------------- */
+/* ---- threads ------------------------------------------------------------- */
 
-typedef struct gloo_hub gloo_hub;
+typedef struct gloo_threads gloo_threads;
 
-typedef struct gloo_lane {
-    gloo_hub *hub;
-    oari_worker *worker; /* NULL: not needed yet */
+typedef struct gloo_worker {
+    gloo_threads *threads;
+    oari_worker *thread; /* NULL: not started yet */
     void *scratch;
     size_t scratch_bytes;
-} gloo_lane;
+} gloo_worker;
 
-typedef struct gloo_watch {
-    gloo_hub *hub;
+typedef struct gloo_waiter {
+    gloo_threads *threads;
     pthread_t thread;
     pthread_cond_t more;
-    gloo_note *first, *last; /* the first is the one it waits for */
-} gloo_watch;
+    gloo_block *first, *last; /* it waits for the first */
+} gloo_waiter;
 
-enum { GLOO_HEADS, GLOO_DATA, GLOO_OUT, GLOO_WATCHES }; /* with each peer */
+/* The waiters of a peer: received headers, received data, sends. */
+enum { GLOO_HEADERS, GLOO_DATA, GLOO_SENDS, GLOO_WAITERS };
 
-struct gloo_hub {
-    _Atomic int holders;
+/* All that the threads of a group share. */
+struct gloo_threads {
+    _Atomic int references;
     gloo_mesh *mesh;
     int ranks;
     pthread_mutex_t lock; /* guards all that follows but the atomics */
     pthread_cond_t changed;
     int stop;
-    int inside;   /* threads that are in a collective of Gloo's */
-    int spoiling; /* a thread is ending the connections */
-    int spoiled;  /* they have ended */
-    int closed;   /* the mesh is gone */
-    gloo_lane lane[GLOO_LANES];
-    gloo_lane guest;   /* has no thread: a caller's works there */
-    gloo_job *offered; /* to the next caller; NULL: nothing is */
-    gloo_job *jobs_done, **jobs_end;
-    gloo_note *notes_done, **notes_end;
-    _Atomic int news;  /* something is in those lists */
-    _Atomic int armed; /* the driver sleeps on the eventfd */
+    int in_gloo;       /* how many threads are in a collective of Gloo */
+    int disconnecting; /* a thread is ending the connections */
+    int disconnected;  /* the connections have ended */
+    int closed;        /* the mesh is freed */
+    gloo_worker worker[GLOO_WORKERS_MAX];
+    gloo_worker inline_worker; /* has no thread: callers run there */
+    gloo_operation *inline_op; /* for the next caller; NULL: none */
+    gloo_operation *operations_done, **operations_end;
+    gloo_block *blocks_done, **blocks_end;
+    _Atomic int any_done; /* one of these two lists has an entry */
+    _Atomic int armed;    /* the driver sleeps on the eventfd */
     int event_fd;
-    gloo_watch *watch[]; /* by peer and kind; NULL: not needed yet */
+    gloo_waiter *waiters[]; /* by peer and kind; NULL: not started yet */
 };
 
 /* Takes the mesh, if it succeeds. */
-oar_status gloo_hub_create(gloo_mesh *mesh, int ranks, gloo_hub **hub);
-void gloo_hub_drop(gloo_hub *hub);
+oar_status gloo_threads_create(gloo_mesh *mesh, int ranks,
+                               gloo_threads **threads);
+/* Gives up a reference. NULL is fine. */
+void gloo_threads_release(gloo_threads *threads);
 
-/* The driver sleeps, or any thread wants it to look. */
-void gloo_hub_wake(gloo_hub *hub);
+/* Wakes the driver, if it sleeps. Any thread. */
+void gloo_threads_wake_driver(gloo_threads *threads);
 
-/* Ends all connections, by a thread of its own. Once. Any thread. */
-void gloo_hub_spoil(gloo_hub *hub);
-/* Waits, not for long, until no thread is in Gloo with a user's buffers. */
-void gloo_hub_quiet(gloo_hub *hub);
+/* Lets another thread end all connections, once. Any thread. */
+void gloo_threads_disconnect(gloo_threads *threads);
+/* Waits until no thread is in Gloo with a user's buffers, but not longer than
+ * GLOO_IDLE_MS. */
+void gloo_threads_wait_idle(gloo_threads *threads);
 
-/* Ends the threads and the mesh: waits for that GLOO_CLOSE_MS at most; what is
- * not done by then ends by itself. */
-void gloo_hub_close(gloo_hub *hub);
+/* Ends the threads and the mesh. Waits for GLOO_CLOSE_MS at most; the rest is
+ * left to a thread that waits longer. */
+void gloo_threads_close(gloo_threads *threads);
 
-/* Gives the job to a lane, which takes it, or runs it here. */
-oar_status gloo_lane_give(gloo_hub *hub, int lane, gloo_job *job);
-void gloo_lane_run(gloo_lane *lane, gloo_job *job);
-/* Keeps the job for the next thread that calls gloo_lane_lend, which does it.
+/* ---- gloo_worker.c ------------------------------------------------------- */
+
+/* Gives the operation to a worker, which takes it. Only the driver. */
+oar_status gloo_worker_post(gloo_threads *threads, int number,
+                            gloo_operation *op);
+/* Keeps the operation for the next thread that calls gloo_inline_run, which
+ * runs it there. */
+void gloo_inline_post(gloo_threads *threads, gloo_operation *op);
+void gloo_inline_run(gloo_threads *threads);
+
+/* Gives the block to the waiter of that kind, which takes it. Only the driver.
  */
-void gloo_lane_offer(gloo_hub *hub, gloo_job *job);
-void gloo_lane_lend(gloo_hub *hub);
+oar_status gloo_waiter_post(gloo_threads *threads, int peer, int kind,
+                            gloo_block *block);
 
-/* Gives the note to the watch of that kind, which takes it. */
-oar_status gloo_watch_give(gloo_hub *hub, int peer, int kind, gloo_note *note);
+/* Hand what is done to the driver and wake it. The caller holds the lock. */
+void gloo_threads_report_operation(gloo_threads *threads, gloo_operation *op);
+void gloo_threads_report_block(gloo_threads *threads, gloo_block *block);
 
-/* Under the lock: into the lists, and wakes the driver. */
-void gloo_hub_job_done(gloo_hub *hub, gloo_job *job);
-void gloo_hub_note_done(gloo_hub *hub, gloo_note *note);
-
-/* ---- the driver's -------------------------------------------------------- */
+/* ---- the driver ---------------------------------------------------------- */
 
 typedef struct gloo {
     int rank, ranks;
     gloo_choice choice;
-    int blocking;    /* collectives run in post itself */
     uint32_t number; /* of the collective posted last */
-    gloo_hub *hub;
-    gloo_job *jobs; /* not done; linked by `other` */
+    gloo_threads *threads;
+    gloo_operation *operations; /* not done; linked by next_pending */
     oari_relay *relay;
     _Atomic int aborted; /* an oar_status; 0: no */
-    int ended;           /* and everything has been told */
+    int ended;           /* every operation has been completed with it */
 } gloo;
 
 /* ---- gloo_call.c --------------------------------------------------------- */
@@ -179,8 +189,9 @@ int gloo_takes(void *self, const oar_collective *call);
 oar_status gloo_post(void *self, const oar_collective *call,
                      oar_transfer *done);
 
-/* ---- gloo_courier.c ------------------------------------------------------ */
+/* ---- gloo_transport.c ---------------------------------------------------- */
 
-oari_courier gloo_courier(gloo *g);
+/* Returns what link/relay.h needs to move blocks over Gloo. */
+oari_courier gloo_transport(gloo *g);
 
 #endif

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gloo_call: collectives of ours as collectives of Gloo's. */
-#include <limits.h>
+/* gloo_call: hands our collectives to Gloo. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "backends/gloo/gloo.h"
 #include "base/status.h"
 
-/* ---- which --------------------------------------------------------------- */
+/* ---- which collectives Gloo runs ----------------------------------------- */
 
 static int reduces(oar_coll kind)
 {
@@ -15,8 +14,8 @@ static int reduces(oar_coll kind)
            kind == OAR_COLL_REDUCE_SCATTER;
 }
 
-/* Elements of one rank's part, or of all where there are no parts: what all
- * ranks have alike. */
+/* Returns the count that is the same on all ranks: of one rank's part, or of
+ * everything where there are no parts. */
 static size_t agreed_count(const oar_collective *call)
 {
     switch (call->kind) {
@@ -33,9 +32,9 @@ static int is_half(oar_dtype dtype)
     return dtype == OAR_F16 || dtype == OAR_BF16;
 }
 
-/* The weights of a mean have to be summed too. A factor needs a place for the
- * product, and half types, which are summed in f32 and rounded once, one for
- * f32: of all reductions, all_reduce has it. */
+/* Gloo cannot sum the weights of a weighted mean. A premultiplied sum needs a
+ * place for the products, and half types, which are summed in f32 and rounded
+ * once, a place for f32: of all reductions only all_reduce has one. */
 static int takes_operator(const oar_collective *call)
 {
     if (call->op.kind == OAR_REDUCE_OP_WEIGHTED_MEAN)
@@ -45,65 +44,33 @@ static int takes_operator(const oar_collective *call)
             !is_half(call->in.dtype));
 }
 
-/* Parts of any size Gloo knows in two collectives. */
-static int takes_parts(const oar_collective *call)
-{
-    return call->kind == OAR_COLL_ALL_GATHER ||
-           call->kind == OAR_COLL_ALL_TO_ALL;
-}
-
-/* Gloo's first generation counts bytes by int. */
-static int is_too_large(const gloo *g, const oar_collective *call)
-{
-    size_t unit = is_half(call->out.dtype) ? sizeof(float)
-                                           : oar_dtype_size(call->out.dtype);
-
-    return gloo_is_old(g->choice.way[call->kind]) &&
-           agreed_count(call) > INT_MAX / unit / (size_t)g->ranks;
-}
-
-/* Where Gloo's first generation is wrong, or not the same on all ranks: its
- * ring combines in another order on every rank, its bcube leaves out
- * contributions unless the ranks are a power of two. */
-static int is_wrong(const gloo *g, const oar_collective *call)
-{
-    oar_dtype dtype = call->in.dtype;
-    int rounds = (dtype == OAR_F32 || dtype == OAR_F64 || is_half(dtype)) &&
-                 call->op.kind != OAR_REDUCE_OP_MIN &&
-                 call->op.kind != OAR_REDUCE_OP_MAX;
-
-    switch (g->choice.way[call->kind]) {
-    case GLOO_ALLREDUCE_OLD_RING: return rounds && g->ranks > 2;
-    case GLOO_ALLREDUCE_OLD_BCUBE: return (g->ranks & (g->ranks - 1)) != 0;
-    default: return 0;
-    }
-}
-
+/* Parts of different sizes exist in two collectives of Gloo. */
 int gloo_takes(void *self, const oar_collective *call)
 {
     const gloo *g = self;
 
-    if (g->hub == NULL || g->choice.way[call->kind] == GLOO_PLANNED)
+    if (g->threads == NULL || g->choice.algorithm[call->kind] == GLOO_PLANNED)
         return 0;
     if (call->kind == OAR_COLL_BARRIER)
         return 1;
-    if (reduces(call->kind) && (!takes_operator(call) || is_wrong(g, call)))
+    if (reduces(call->kind) && !takes_operator(call))
         return 0;
     if (call->ragged)
-        return takes_parts(call);
-    return agreed_count(call) != 0 && !is_too_large(g, call);
+        return call->kind == OAR_COLL_ALL_GATHER ||
+               call->kind == OAR_COLL_ALL_TO_ALL;
+    return agreed_count(call) != 0;
 }
 
 /* ---- the arithmetic ------------------------------------------------------ */
 
-static void combine(const void *how, void *c, const void *a, const void *b,
-                    size_t count)
+static void combine_elements(const void *arg, void *c, const void *a,
+                             const void *b, size_t count)
 {
-    const gloo_job *job = how;
+    const gloo_operation *op = arg;
     const void *source[] = { a, b };
     void *destination[] = { c };
-    oari_reduction r = { .kind = job->op,
-                         .dtype = job->dtype,
+    oari_reduction r = { .kind = op->reduce_op,
+                         .dtype = op->dtype,
                          .sources = 2,
                          .source = source,
                          .destinations = 1,
@@ -113,36 +80,36 @@ static void combine(const void *how, void *c, const void *a, const void *b,
 }
 
 static void describe_operator(const gloo *g, const oar_collective *call,
-                              gloo_job *job)
+                              gloo_operation *op)
 {
-    job->op = call->op.kind;
-    job->dtype = call->in.dtype;
-    job->task.combine = combine;
-    job->task.how = job;
-    if (is_half(job->dtype)) {
-        job->widens = 1;
-        job->half = job->dtype;
-        job->dtype = OAR_F32;
-        job->task.unit = sizeof(float);
-        job->from = call->in.data;
-        job->into = call->out.data;
+    op->reduce_op = call->op.kind;
+    op->dtype = call->in.dtype;
+    op->task.combine = combine_elements;
+    op->task.combine_arg = op;
+    if (is_half(op->dtype)) {
+        op->widens = 1;
+        op->half = op->dtype;
+        op->dtype = OAR_F32;
+        op->task.unit = sizeof(float);
+        op->from = call->in.data;
+        op->into = call->out.data;
     }
     if (call->op.kind == OAR_REDUCE_OP_AVG)
-        job->divisor = g->ranks;
+        op->divisor = g->ranks;
     if (call->op.kind == OAR_REDUCE_OP_PREMUL_SUM) {
-        job->has_factor = 1;
-        job->factor = call->op.scalar;
+        op->has_factor = 1;
+        op->factor = call->op.scalar;
     }
     if (call->op.kind == OAR_REDUCE_OP_AVG ||
         call->op.kind == OAR_REDUCE_OP_PREMUL_SUM)
-        job->op = OAR_REDUCE_OP_SUM;
+        op->reduce_op = OAR_REDUCE_OP_SUM;
 }
 
 /* ---- posting ------------------------------------------------------------- */
 
-/* Tells collectives apart that are under way at once, and those that do not fit
- * each other: these then wait for each other in vain, until the core finds out,
- * instead of writing more than there is room for. */
+/* Returns a tag that differs between collectives that are in flight at once,
+ * and between calls that do not match: these then wait until the core reports
+ * the mismatch, instead of writing more than there is room for. */
 static uint32_t make_tag(gloo *g, const oar_collective *call)
 {
     uint64_t word = (uint64_t)call->kind | (uint64_t)call->op.kind << 4 |
@@ -155,8 +122,8 @@ static uint32_t make_tag(gloo *g, const oar_collective *call)
     return ++g->number << 24 | (uint32_t)(word >> 40);
 }
 
-/* After the call is given up its counts are gone, but the lane may not be done
- * with them. */
+/* Copies counts, if there are any: the user may free them when the call is
+ * given up, while the worker still uses them. */
 static const size_t *keep_counts(const gloo *g, const size_t *counts,
                                  size_t *room)
 {
@@ -166,79 +133,51 @@ static const size_t *keep_counts(const gloo *g, const size_t *counts,
     return room;
 }
 
-static gloo_job *make_job(gloo *g, const oar_collective *call,
-                          oar_transfer *done)
+static gloo_operation *make_operation(gloo *g, const oar_collective *call,
+                                      oar_transfer *done)
 {
     size_t ranks = (size_t)g->ranks;
-    gloo_job *job = calloc(1, sizeof *job + 2 * ranks * sizeof *job->counts);
+    gloo_operation *op = calloc(1, sizeof *op + 2 * ranks * sizeof *op->counts);
     oar_dtype dtype = call->in.data != NULL ? call->in.dtype : call->out.dtype;
 
-    if (job == NULL)
+    if (op == NULL)
         return NULL;
-    job->done = done;
-    job->task = (gloo_task){ .way = g->choice.way[call->kind],
-                             .tag = make_tag(g, call),
-                             .root = call->root,
-                             .unit = oar_dtype_size(dtype),
-                             .in = call->in.data,
-                             .out = call->out.data,
-                             .in_count = call->in.count,
-                             .out_count = call->out.count };
-    job->task.in_counts = keep_counts(g, call->in_counts, job->counts);
-    job->task.out_counts =
-        keep_counts(g, call->out_counts, job->counts + ranks);
+    op->done = done;
+    op->task = (gloo_task){ .algorithm = g->choice.algorithm[call->kind],
+                            .tag = make_tag(g, call),
+                            .root = call->root,
+                            .unit = oar_dtype_size(dtype),
+                            .in = call->in.data,
+                            .out = call->out.data,
+                            .in_count = call->in.count,
+                            .out_count = call->out.count };
+    op->task.in_counts = keep_counts(g, call->in_counts, op->counts);
+    op->task.out_counts = keep_counts(g, call->out_counts, op->counts + ranks);
     if (reduces(call->kind))
-        describe_operator(g, call, job);
-    return job;
+        describe_operator(g, call, op);
+    return op;
 }
 
-/* Right here: what OARSONG_GLOO_BLOCKING asks for. */
-static oar_status run_here(gloo *g, gloo_job *job)
-{
-    oar_transfer *done = job->done;
-    sigset_t before;
-
-    gloo_signal_block(&before);
-    gloo_lane_run(&g->hub->lane[0], job);
-    gloo_signal_restore(&before);
-    done->status = OAR_OK;
-    if (job->failed)
-        done->status = oar_backend_fail(OAR_E_CLOSED, "gloo: %s", job->why);
-    free(job);
-    done->done = 1;
-    return OAR_OK;
-}
-
-/* To the caller that comes for it, or to a lane. Gloo's first generation wants
- * one order: that of the lane. */
-static oar_status give(gloo *g, const oar_collective *call, gloo_job *job)
-{
-    int old = gloo_is_old(job->task.way);
-
-    if (call->awaited && !old) {
-        gloo_lane_offer(g->hub, job);
-        return OAR_OK;
-    }
-    return gloo_lane_give(
-        g->hub, old ? 0 : (int)(g->number % (uint32_t)g->choice.lanes), job);
-}
-
+/* A caller that waits runs the operation itself; others leave it to a worker.
+ */
 oar_status gloo_post(void *self, const oar_collective *call, oar_transfer *done)
 {
     gloo *g = self;
-    gloo_job *job = make_job(g, call, done);
-    oar_status status;
+    gloo_operation *op = make_operation(g, call, done);
+    oar_status status = OAR_OK;
 
-    if (job == NULL)
+    if (op == NULL)
         return oar_backend_fail(OAR_E_NOMEM, "gloo: out of memory");
-    if (g->blocking)
-        return run_here(g, job);
-    job->other = g->jobs;
-    g->jobs = job;
-    status = give(g, call, job);
+    op->next_pending = g->operations;
+    g->operations = op;
+    if (call->awaited)
+        gloo_inline_post(g->threads, op);
+    else
+        status = gloo_worker_post(
+            g->threads, (int)(g->number % (uint32_t)g->choice.workers), op);
     if (status != OAR_OK) {
-        g->jobs = job->other;
-        free(job);
+        g->operations = op->next_pending;
+        free(op);
     }
     return status;
 }

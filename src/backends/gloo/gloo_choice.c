@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gloo_choice: which of Gloo's algorithms a group uses. Rank 0's environment
- * decides, so that all ranks do the same; what is wrong with it, all ranks say.
+ * decides, so that all ranks do the same; if it is wrong, all ranks report it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +11,10 @@
 
 typedef struct kind_setting {
     const char *variable;
-    gloo_way normally;
+    gloo_algorithm standard;
 } kind_setting;
 
-/* reduce_scatter is planned: Gloo's own may write over what it still sends. */
+/* reduce_scatter is planned: Gloo's second generation has none. */
 static const kind_setting settings[OAR_COLL_COUNT] = {
     [OAR_COLL_BARRIER] = { "OARSONG_GLOO_BARRIER", GLOO_BARRIER_TREE },
     [OAR_COLL_BROADCAST] = { "OARSONG_GLOO_BROADCAST", GLOO_BROADCAST_TREE },
@@ -30,128 +30,124 @@ static const kind_setting settings[OAR_COLL_COUNT] = {
 static const struct {
     oar_coll kind;
     const char *name;
-} ways[] = {
-#define X(way, kind, name) [way] = { kind, name },
-    GLOO_WAY_LIST(X)
+} algorithms[] = {
+#define X(algorithm, kind, name) [algorithm] = { kind, name },
+    GLOO_ALGORITHM_LIST(X)
 #undef X
 };
 
-static const char lanes_variable[] = "OARSONG_GLOO_THREADS";
+static const char threads_variable[] = "OARSONG_GLOO_THREADS";
 
 /* ---- the environment ----------------------------------------------------- */
 
-static void list_names(oar_coll kind, char *text, size_t room)
-{
-    size_t used = 0;
-
-    for (int way = 0; way < GLOO_PLANNED; way++)
-        if (ways[way].kind == kind)
-            used += (size_t)snprintf(text + used, room - used, "%s, ",
-                                     ways[way].name);
-    snprintf(text + used, room - used, "planned");
-}
-
-static oar_status find_way(oar_coll kind, const char *name, gloo_way *way)
+static oar_status find_algorithm(oar_coll kind, const char *name,
+                                 gloo_algorithm *algorithm)
 {
     char names[160];
+    size_t used = 0;
 
-    for (int w = 0; w < GLOO_PLANNED; w++)
-        if (ways[w].kind == kind && strcmp(ways[w].name, name) == 0) {
-            *way = (gloo_way)w;
-            return OAR_OK;
-        }
-    *way = GLOO_PLANNED;
+    *algorithm = GLOO_PLANNED;
     if (strcmp(name, "planned") == 0)
         return OAR_OK;
-    list_names(kind, names, sizeof names);
+    for (int a = 0; a < GLOO_PLANNED; a++) {
+        if (algorithms[a].kind != kind)
+            continue;
+        if (strcmp(algorithms[a].name, name) == 0) {
+            *algorithm = (gloo_algorithm)a;
+            return OAR_OK;
+        }
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s, ",
+                                 algorithms[a].name);
+    }
+    snprintf(names + used, sizeof names - used, "planned");
     return oar_backend_fail(OAR_E_ARG, "%s=%s is not one of: %s",
                             settings[kind].variable, name, names);
 }
 
-static oar_status read_way(oar_coll kind, gloo_way *way)
+static oar_status read_workers(int *workers)
 {
-    const char *variable = settings[kind].variable;
-    const char *name = variable != NULL ? getenv(variable) : NULL;
-
-    *way = variable != NULL ? settings[kind].normally : GLOO_PLANNED;
-    if (name == NULL || *name == 0)
-        return OAR_OK;
-    return find_way(kind, name, way);
-}
-
-static oar_status read_lanes(int *lanes)
-{
-    const char *text = getenv(lanes_variable);
+    const char *text = getenv(threads_variable);
     char *end;
     long number;
 
-    *lanes = 1;
+    *workers = 1;
     if (text == NULL || *text == 0)
         return OAR_OK;
     number = strtol(text, &end, 10);
-    if (*end != 0 || number < 1 || number > GLOO_LANES)
+    if (*end != 0 || number < 1 || number > GLOO_WORKERS_MAX)
         return oar_backend_fail(OAR_E_ARG, "%s=%s is not a number from 1 to %d",
-                                lanes_variable, text, GLOO_LANES);
-    *lanes = (int)number;
+                                threads_variable, text, GLOO_WORKERS_MAX);
+    *workers = (int)number;
     return OAR_OK;
 }
 
 static oar_status read_environment(gloo_choice *choice)
 {
-    for (int kind = 0; kind < OAR_COLL_COUNT; kind++)
-        OARI_TRY(read_way((oar_coll)kind, &choice->way[kind]));
-    return read_lanes(&choice->lanes);
+    for (int kind = 0; kind < OAR_COLL_COUNT; kind++) {
+        const kind_setting *setting = &settings[kind];
+        const char *name =
+            setting->variable != NULL ? getenv(setting->variable) : NULL;
+
+        choice->algorithm[kind] =
+            setting->variable != NULL ? setting->standard : GLOO_PLANNED;
+        if (name != NULL && *name != 0)
+            OARI_TRY(
+                find_algorithm((oar_coll)kind, name, &choice->algorithm[kind]));
+    }
+    return read_workers(&choice->workers);
 }
 
-/* ---- telling ------------------------------------------------------------- */
+/* ---- agreeing ------------------------------------------------------------ */
 
-/* What lies in the store: a choice, or why there is none. */
-typedef struct verdict {
+/* What rank 0 puts into the store: a choice, or an error. */
+typedef struct published_choice {
     uint32_t magic;
     int32_t status;
     gloo_choice choice;
     char text[400];
-} verdict;
+} published_choice;
 
-enum { VERDICT = 0x474c4f31 };
+enum { CHOICE_MAGIC = 0x474c4f32 };
 
-static oar_status decide(const oar_backend_env *env, const char *key,
-                         verdict *v)
+static oar_status publish_choice(const oar_backend_env *env, const char *key,
+                                 published_choice *p)
 {
-    v->magic = VERDICT;
-    v->status = (int32_t)read_environment(&v->choice);
-    if (v->status != OAR_OK)
-        snprintf(v->text, sizeof v->text, "%s", oar_last_error_text());
-    return oar_store_set(env->store, key, v, sizeof *v);
+    p->magic = CHOICE_MAGIC;
+    p->status = (int32_t)read_environment(&p->choice);
+    if (p->status != OAR_OK)
+        snprintf(p->text, sizeof p->text, "%s", oar_last_error_text());
+    return oar_store_set(env->store, key, p, sizeof *p);
 }
 
-static oar_status hear(const oar_backend_env *env, const char *key, verdict *v)
+static oar_status read_choice(const oar_backend_env *env, const char *key,
+                              published_choice *p)
 {
     void *value;
     size_t bytes;
 
     OARI_TRY(oar_store_get(env->store, key, env->timeout_ms, &value, &bytes));
-    if (bytes == sizeof *v)
-        memcpy(v, value, sizeof *v);
+    if (bytes == sizeof *p)
+        memcpy(p, value, sizeof *p);
     oar_free(value);
-    if (v->magic != VERDICT)
+    if (p->magic != CHOICE_MAGIC)
         return oar_backend_fail(OAR_E_MISMATCH,
                                 "rank 0's gloo backend is another version");
-    v->text[sizeof v->text - 1] = 0;
+    p->text[sizeof p->text - 1] = 0;
     return OAR_OK;
 }
 
-oar_status gloo_agree(const oar_backend_env *env, const char *prefix,
-                      gloo_choice *choice)
+oar_status gloo_choice_agree(const oar_backend_env *env, const char *prefix,
+                             gloo_choice *choice)
 {
     char key[OAR_STORE_KEY_MAX];
-    verdict v = { 0 };
+    published_choice p = { 0 };
 
     snprintf(key, sizeof key, "%s/choice", prefix);
-    OARI_TRY(env->rank == 0 ? decide(env, key, &v) : hear(env, key, &v));
-    if (v.status != OAR_OK)
-        return oar_backend_fail((oar_status)v.status, "%s%s",
-                                env->rank == 0 ? "" : "rank 0: ", v.text);
-    *choice = v.choice;
+    OARI_TRY(env->rank == 0 ? publish_choice(env, key, &p)
+                            : read_choice(env, key, &p));
+    if (p.status != OAR_OK)
+        return oar_backend_fail((oar_status)p.status, "%s%s",
+                                env->rank == 0 ? "" : "rank 0: ", p.text);
+    *choice = p.choice;
     return OAR_OK;
 }

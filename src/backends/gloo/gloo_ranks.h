@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// gloo_ranks.h: Gloo's ranks, whose connections can be ended. C++, for
-// gloo_shim.cc alone.
+// gloo_ranks.h: a Gloo context whose connections can be ended. C++, only for
+// gloo_shim.cc.
 //
-// Those that wait for a connection when it ends are told by Gloo, but not whose
-// block is on its way just then: they would wait for good. So we know all
-// blocks, and end what waits ourselves.
+// When connections end, Gloo fails those waits whose block has not started to
+// move, but not those whose block is being sent or received at that moment:
+// they would never return. So this file tracks all buffers and ends their
+// waits.
 #ifndef BACKENDS_GLOO_RANKS_H
 #define BACKENDS_GLOO_RANKS_H
 
@@ -25,32 +26,32 @@ using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 namespace
 {
 
-class Block;
+class TrackedBuffer;
 
-struct Blocks {
+struct Buffers {
     std::mutex lock;
-    std::set<Block *> all;
-    bool over = false;
+    std::set<TrackedBuffer *> all;
+    bool ended = false;
 };
 
-class Block : public gloo::transport::UnboundBuffer
+class TrackedBuffer : public gloo::transport::UnboundBuffer
 {
   public:
-    Block(std::shared_ptr<Blocks> blocks, Buffer buffer)
-        : UnboundBuffer(buffer->ptr, buffer->size), blocks_(std::move(blocks)),
-          buffer_(std::move(buffer))
+    TrackedBuffer(std::shared_ptr<Buffers> buffers, Buffer buffer)
+        : UnboundBuffer(buffer->ptr, buffer->size),
+          buffers_(std::move(buffers)), buffer_(std::move(buffer))
     {
-        std::lock_guard<std::mutex> guard(blocks_->lock);
-        blocks_->all.insert(this);
+        std::lock_guard<std::mutex> guard(buffers_->lock);
+        buffers_->all.insert(this);
     }
 
-    ~Block() override
+    ~TrackedBuffer() override
     {
-        std::lock_guard<std::mutex> guard(blocks_->lock);
-        blocks_->all.erase(this);
+        std::lock_guard<std::mutex> guard(buffers_->lock);
+        buffers_->all.erase(this);
     }
 
-    // Who begins to wait later than this is stopped as well.
+    // Ends waits that are in progress and those that start later.
     void end_waits()
     {
         buffer_->abortWaitRecv();
@@ -93,27 +94,27 @@ class Block : public gloo::transport::UnboundBuffer
     }
 
   private:
-    // Gloo's collectives do not look at what a wait returns.
+    // Gloo's collectives ignore what a wait returns, so this throws.
     bool checked(bool done)
     {
-        std::lock_guard<std::mutex> guard(blocks_->lock);
+        std::lock_guard<std::mutex> guard(buffers_->lock);
 
-        if (!done && blocks_->over)
+        if (!done && buffers_->ended)
             throw std::runtime_error("it has ended");
         return done;
     }
 
-    std::shared_ptr<Blocks> blocks_;
+    std::shared_ptr<Buffers> buffers_;
     Buffer buffer_;
 };
 
-class Transport : public gloo::transport::Context
+class TrackingContext : public gloo::transport::Context
 {
   public:
-    Transport(std::shared_ptr<gloo::transport::Context> inner,
-              std::shared_ptr<Blocks> blocks)
+    TrackingContext(std::shared_ptr<gloo::transport::Context> inner,
+                    std::shared_ptr<Buffers> buffers)
         : gloo::transport::Context(inner->rank, inner->size),
-          inner_(std::move(inner)), blocks_(std::move(blocks))
+          inner_(std::move(inner)), buffers_(std::move(buffers))
     {
     }
 
@@ -129,13 +130,13 @@ class Transport : public gloo::transport::Context
 
     Buffer createUnboundBuffer(void *data, size_t bytes) override
     {
-        return Buffer(
-            new Block(blocks_, inner_->createUnboundBuffer(data, bytes)));
+        return Buffer(new TrackedBuffer(
+            buffers_, inner_->createUnboundBuffer(data, bytes)));
     }
 
   private:
     std::shared_ptr<gloo::transport::Context> inner_;
-    std::shared_ptr<Blocks> blocks_;
+    std::shared_ptr<Buffers> buffers_;
 };
 
 class Ranks : public gloo::rendezvous::Context
@@ -143,16 +144,16 @@ class Ranks : public gloo::rendezvous::Context
   public:
     using gloo::rendezvous::Context::Context;
 
-    // Once they are connected.
+    // Call it when all ranks are connected.
     void make_endable()
     {
         transportContext_ =
-            std::make_shared<Transport>(transportContext_, blocks_);
+            std::make_shared<TrackingContext>(transportContext_, buffers_);
     }
 
     // Gloo has no call to end connections, but a wait that runs out of time
-    // does it: "all pairs should be signaled and closed in that event"
-    // (transport/tcp/context.h). A block made later finds them closed.
+    // ends them: "all pairs should be signaled and closed in that event"
+    // (transport/tcp/context.h). A buffer made later finds them closed.
     void end()
     {
         try {
@@ -160,16 +161,16 @@ class Ranks : public gloo::rendezvous::Context
             Buffer never = createUnboundBuffer(&nothing, 1);
             never->waitRecv(milliseconds(1));
         } catch (const std::exception &) {
-            // as it should
+            // the wait ran out of time, as it should
         }
-        std::lock_guard<std::mutex> guard(blocks_->lock);
-        blocks_->over = true;
-        for (Block *block : blocks_->all)
-            block->end_waits();
+        std::lock_guard<std::mutex> guard(buffers_->lock);
+        buffers_->ended = true;
+        for (TrackedBuffer *buffer : buffers_->all)
+            buffer->end_waits();
     }
 
   private:
-    std::shared_ptr<Blocks> blocks_ = std::make_shared<Blocks>();
+    std::shared_ptr<Buffers> buffers_ = std::make_shared<Buffers>();
 };
 
 } // namespace

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gloo_signal: Gloo writes to sockets whose other end may be gone, and does not
- * keep the system from sending SIGPIPE for that, which would end the process.
- * So no thread is in Gloo without having it blocked: the library's own have all
- * blocked (base/thread.h), and a thread that Gloo makes inherits that. */
+/* gloo_signal: Gloo writes to sockets whose other end may be closed, without
+ * suppressing SIGPIPE, which would end the process. So every thread has SIGPIPE
+ * blocked while it is in Gloo: the library's own threads block all signals
+ * (base/thread.h), and a thread that Gloo starts inherits that. */
 #include <signal.h>
 #include <time.h>
 
@@ -17,7 +17,7 @@ void gloo_signal_block(sigset_t *before)
     pthread_sigmask(SIG_BLOCK, &pipe, before);
 }
 
-/* One that came meanwhile is ours, unless it was blocked all along. */
+/* Discards a SIGPIPE that came meanwhile, unless the caller had it blocked. */
 void gloo_signal_restore(const sigset_t *before)
 {
     const struct timespec now = { 0, 0 };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* staging: the way of device memory through the host, for groups that have no
- * engine for GPUs, or whose engine cannot do a call; only where
- * OARSONG_ENABLE_GPU_FALLBACK allows it.
+/* staging: collectives and messages of device memory through the host, for
+ * groups that have no engine for GPUs, or whose engine cannot do a call; only
+ * where OARSONG_ENABLE_GPU_FALLBACK allows it.
  *
  * The ranks make a second group among themselves, for host memory. A worker
  * takes the calls in the order in which they are posted, so in the same order
- * on all ranks, and does them on that group.
+ * on all ranks, and runs them on that group.
  */
 #include "backends/host_staging/staging.h"
 
@@ -19,164 +19,189 @@
 #include "base/thread.h"
 
 enum {
-    NAP_NS = 50000,    /* between two looks at messages under way */
-    CORES_FOR_TWO = 8, /* a rank, before a second thread helps */
+    NAP_NS = 50000,    /* between tests of messages in flight */
+    CORES_FOR_TWO = 8, /* for each rank, before a second thread sums */
     SLOT_BYTES = 4 << 20,
     SLOT_BYTES_OF_TWO = 8 << 20 /* at two ranks */
 };
 
+/* ---- messages ------------------------------------------------------------ */
+
+static size_t bytes_of(const staging_call *c)
+{
+    return c->call.out.count * oar_dtype_size(c->call.out.dtype);
+}
+
+/* A message is loaded as a whole, sent over the inner group, and stored as a
+ * whole. None waits for another, so that ranks that send to each other do not
+ * block each other. */
+static oar_status start_message(staging *h, staging_call *c)
+{
+    const oar_collective *call = &c->call;
+    oar_call_opts o = h->untimed;
+    oari_cu_event loaded = h->slot[0].loaded;
+    oar_span span;
+
+    if (bytes_of(c) != 0)
+        OARI_TRY(oar_pinned_alloc(bytes_of(c), &c->memory));
+    span = oar_span_of(c->memory, call->out.count, call->out.dtype);
+    if (call->kind == OAR_COLL_SEND) {
+        OARI_TRY(staging_wait_ready(h, call));
+        OARI_TRY(staging_copy_down(h, c->memory, call->out.data, bytes_of(c)));
+        OARI_TRY(staging_record_event(h, loaded, h->down));
+        OARI_TRY(staging_wait_event(h, loaded));
+        return oar_send(h->inner, span, call->root, call->tag, &o, &c->work);
+    }
+    c->message = oar_message_init();
+    o.message = &c->message;
+    return oar_recv(h->inner, span, call->root, call->tag, &o, &c->work);
+}
+
+/* Waits until a received message is stored: then its memory may be freed. */
+static oar_status finish_message(staging *h, staging_call *c)
+{
+    const oar_collective *call = &c->call;
+
+    if (call->kind == OAR_COLL_SEND)
+        return staging_record_event(h, call->finished, h->up);
+    OARI_TRY(staging_wait_ready(h, call));
+    OARI_TRY(staging_copy_up(h, call->out.data, c->memory, bytes_of(c)));
+    OARI_TRY(staging_record_event(h, call->finished, h->up));
+    return staging_wait_event(h, call->finished);
+}
+
 /* ---- the worker ---------------------------------------------------------- */
 
-static void put_over(hosted *h, hosted_job *job, oar_status status)
+static void report_done(staging *h, staging_call *c, oar_status status)
 {
-    job->status = status;
+    c->status = status;
     if (status != OAR_OK)
-        job->why = *oar_last_error();
+        c->why = *oar_last_error();
     pthread_mutex_lock(&h->lock);
-    oari_list_append(&h->over, &job->link);
+    oari_list_append(&h->done, &c->link);
     pthread_mutex_unlock(&h->lock);
 }
 
-/* After one that failed here, the others may be at another collective than this
- * rank. */
-static oar_status do_collective(hosted *h, const oar_collective *call)
+/* After a collective that failed here, the other ranks may be in another one
+ * than this rank, so no later one runs. */
+static void run_call(void *arg)
 {
-    oar_status status =
-        h->torn ? oari_fail(OAR_E_ABORTED, "a collective before it has failed")
-                : hosted_stage_open(h, call->out.device.index);
+    staging_call *c = arg;
+    staging *h = c->h;
+    int is_message = c->call.kind >= OAR_COLL_SEND;
+    oar_status status = staging_check_aborted(h);
+    int aborted = status != OAR_OK;
 
+    if (status == OAR_OK && !is_message && h->failed)
+        status = oari_fail(OAR_E_ABORTED, "a collective before it has failed");
     if (status == OAR_OK)
-        status = hosted_collective(h, call);
-    h->torn |= status != OAR_OK;
-    return status;
-}
-
-static void begin_job(void *arg)
-{
-    hosted_job *job = arg;
-    hosted *h = job->h;
-    oar_status status = hosted_goes_on(h);
-
-    if (job->call.kind < OAR_COLL_SEND) {
-        if (status == OAR_OK)
-            status = do_collective(h, &job->call);
-        put_over(h, job, status);
+        status = staging_buffer_open(h, c->call.out.device.index);
+    if (status == OAR_OK)
+        status = is_message ? start_message(h, c)
+                            : staging_run_collective(h, &c->call);
+    if (status == OAR_OK && is_message) {
+        oari_list_append(&h->messages, &c->link);
         return;
     }
-    if (status == OAR_OK)
-        status = hosted_stage_open(h, job->call.out.device.index);
-    if (status == OAR_OK)
-        status = hosted_letter_begin(h, job);
-    if (status == OAR_OK)
-        oari_list_append(&h->letters, &job->link);
-    else
-        put_over(h, job, status);
+    h->failed |= !aborted && !is_message && status != OAR_OK;
+    report_done(h, c, status);
 }
 
-/* The worker's step. While messages are under way it comes again soon. */
-static int64_t look_at_letters(void *arg)
+/* The worker's step. It is called again soon while messages are in flight. */
+static int64_t test_messages(void *arg)
 {
-    hosted *h = arg;
-    oari_link *link = h->letters.first, *next;
+    staging *h = arg;
+    oari_link *link = h->messages.first, *next;
 
     for (; link != NULL; link = next) {
-        hosted_job *job = OARI_CONTAINER_OF(link, hosted_job, link);
-        oar_status status;
+        staging_call *c = OARI_CONTAINER_OF(link, staging_call, link);
+        int done = 0;
+        oar_status status = oar_work_test(c->work, &done);
 
         next = link->next;
-        if (!hosted_letter_done(h, job, &status))
+        if (!done && status == OAR_OK)
             continue;
-        oari_list_remove(&h->letters, link);
-        put_over(h, job, status);
+        if (status == OAR_OK)
+            status = finish_message(h, c);
+        oari_list_remove(&h->messages, link);
+        report_done(h, c, status);
     }
-    return h->letters.first != NULL ? oari_now_ns() + NAP_NS : OARI_NEVER;
+    return h->messages.first != NULL ? oari_now_ns() + NAP_NS : OARI_NEVER;
 }
 
-/* ---- the backend's calls ------------------------------------------------- */
+/* ---- what the core calls ------------------------------------------------- */
 
-static hosted_job *new_job(hosted *h, const oar_collective *call,
-                           oar_transfer *done)
+static oar_status post_call(void *self, const oar_collective *call,
+                            oar_transfer *done)
 {
+    staging *h = self;
     size_t n = (size_t)h->ranks;
-    hosted_job *job = oari_alloc(1, sizeof *job + 2 * n * sizeof(size_t));
+    staging_call *c = oari_alloc(1, sizeof *c + 2 * n * sizeof(size_t));
     size_t *room;
-
-    if (job == NULL)
-        return NULL;
-    room = (size_t *)(job + 1);
-    job->job = (oari_job){ .run = begin_job, .arg = job };
-    job->h = h;
-    job->call = *call;
-    job->done = done;
-    if (call->in_counts != NULL)
-        job->call.in_counts = memcpy(room, call->in_counts, n * sizeof *room);
-    if (call->out_counts != NULL)
-        job->call.out_counts =
-            memcpy(room + n, call->out_counts, n * sizeof *room);
-    return job;
-}
-
-static oar_status post(void *self, const oar_collective *call,
-                       oar_transfer *done)
-{
-    hosted *h = self;
-    hosted_job *job = new_job(h, call, done);
     oar_status status;
 
-    if (job == NULL)
+    if (c == NULL)
         return OAR_E_NOMEM;
+    room = (size_t *)(c + 1);
+    c->job = (oari_job){ .run = run_call, .arg = c };
+    c->h = h;
+    c->call = *call;
+    c->done = done;
+    if (call->in_counts != NULL)
+        c->call.in_counts = memcpy(room, call->in_counts, n * sizeof *room);
+    if (call->out_counts != NULL)
+        c->call.out_counts =
+            memcpy(room + n, call->out_counts, n * sizeof *room);
     atomic_fetch_add(&h->pending, 1);
-    status = oari_worker_post(h->worker, &job->job, OARI_NEVER);
+    status = oari_worker_post(h->worker, &c->job, OARI_NEVER);
     if (status != OAR_OK) {
         atomic_fetch_sub(&h->pending, 1);
-        oari_free(job);
+        oari_free(c);
     }
     return status;
 }
 
-static void finish(hosted *h, hosted_job *job)
+static oar_status progress_engine(void *self)
 {
-    oar_transfer *done = job->done;
-
-    if (job->status != OAR_OK)
-        oari_fail_with(&job->why);
-    done->source = job->message.source;
-    done->got_tag = (uint64_t)job->message.tag;
-    done->got_bytes = job->message.bytes;
-    done->status = h->why != OAR_OK ? (oar_status)h->why : job->status;
-    done->done = 1;
-    hosted_letter_drop(job);
-    oari_free(job);
-    atomic_fetch_sub(&h->pending, 1);
-}
-
-static oar_status progress(void *self)
-{
-    hosted *h = self;
-    oari_list over;
+    staging *h = self;
+    oari_list done;
     oari_link *link;
 
     pthread_mutex_lock(&h->lock);
-    over = h->over;
-    h->over = (oari_list){ NULL, NULL };
+    done = h->done;
+    h->done = (oari_list){ NULL, NULL };
     pthread_mutex_unlock(&h->lock);
-    while ((link = oari_list_take(&over)) != NULL)
-        finish(h, OARI_CONTAINER_OF(link, hosted_job, link));
+    while ((link = oari_list_take(&done)) != NULL) {
+        staging_call *c = OARI_CONTAINER_OF(link, staging_call, link);
+        oar_transfer *transfer = c->done;
+
+        if (c->status != OAR_OK)
+            oari_fail_with(&c->why);
+        transfer->source = c->message.source;
+        transfer->got_tag = (uint64_t)c->message.tag;
+        transfer->got_bytes = c->message.bytes;
+        transfer->status = h->why != OAR_OK ? (oar_status)h->why : c->status;
+        transfer->done = 1;
+        oar_work_release(c->work);
+        oar_pinned_free(c->memory);
+        oari_free(c);
+        atomic_fetch_sub(&h->pending, 1);
+    }
     return OAR_OK;
 }
 
 static void abort_engine(void *self, oar_status why)
 {
-    hosted *h = self;
+    staging *h = self;
     int none = OAR_OK;
 
     if (atomic_compare_exchange_strong(&h->why, &none, (int)why))
-        oar_group_abort(h->inner, "the group it carries for has ended");
+        oar_group_abort(h->inner, "the group it belongs to has ended");
 }
 
 /* ---- opening and closing ------------------------------------------------- */
 
-static oar_status probe(oar_backend_caps *caps)
+static oar_status probe_staging(oar_backend_caps *caps)
 {
     caps->devices = 1u << OAR_CUDA;
     caps->can = OAR_WANTS_LINKS | OAR_CAN_ORDER | OAR_CAN_ANY;
@@ -184,18 +209,18 @@ static oar_status probe(oar_backend_caps *caps)
     return OAR_OK;
 }
 
-static int takes(void *self, const oar_collective *call)
+static int takes_call(void *self, const oar_collective *call)
 {
     return !oari_kind_reduces(call->kind) ||
            oar_reduce_op_check(call->op, call->out.dtype) == OAR_OK;
 }
 
-static oar_status make_inner(hosted *h, oar_group *outer)
+static oar_status make_inner_group(staging *h, oar_group *outer)
 {
-    oari_child_spec kin = { .own = "host",
-                            .count = h->ranks,
-                            .bare = 1,
-                            .meet_ms = outer->timeout_ms };
+    oari_child_spec spec = { .own = "host",
+                             .count = h->ranks,
+                             .bare = 1,
+                             .meet_ms = outer->timeout_ms };
     int *member = oari_alloc((size_t)h->ranks, sizeof *member);
     oar_status status;
 
@@ -203,13 +228,13 @@ static oar_status make_inner(hosted *h, oar_group *outer)
         return OAR_E_NOMEM;
     for (int r = 0; r < h->ranks; r++)
         member[r] = r;
-    kin.member = member;
-    status = oari_group_child(outer, &kin, &h->inner);
+    spec.member = member;
+    status = oari_group_child(outer, &spec, &h->inner);
     oari_free(member);
     return status;
 }
 
-static oar_status read_settings(hosted *h)
+static oar_status read_settings(staging *h)
 {
     int64_t bytes = h->ranks == 2 ? SLOT_BYTES_OF_TWO : SLOT_BYTES;
     int64_t threads = oari_cpus() >= CORES_FOR_TWO * h->ranks ? 2 : 1;
@@ -217,60 +242,56 @@ static oar_status read_settings(hosted *h)
     OARI_TRY(
         oari_env_int("OARSONG_GPU_FALLBACK_BYTES", 16 << 10, 1 << 30, &bytes));
     OARI_TRY(oari_env_int("OARSONG_GPU_FALLBACK_THREADS", 1, 2, &threads));
-    h->slot_bytes = (size_t)bytes / HOSTED_LINE * HOSTED_LINE;
+    h->slot_bytes = (size_t)bytes / STAGING_LINE * STAGING_LINE;
     h->sum_threads = (int)threads;
-    return OAR_OK;
-}
-
-/* All ranks cut alike: rank 0's setting counts. */
-static oar_status agree_on_slots(hosted *h)
-{
-    uint64_t bytes = h->slot_bytes;
-
-    OARI_TRY(oar_broadcast(h->inner, oar_span_of(&bytes, 1, OAR_U64), 0, NULL,
-                           NULL));
-    h->slot_bytes = bytes;
     return OAR_OK;
 }
 
 static oar_status open_engine(void *self, const oari_open *with)
 {
-    hosted *h = self;
+    staging *h = self;
     oari_worker_opts opts = { .name = "oar-staging",
-                              .step = look_at_letters,
+                              .step = test_messages,
                               .arg = h };
+    uint64_t bytes;
 
     h->rank = with->env.rank;
     h->ranks = with->env.ranks;
     h->device = -1;
+    h->untimed = oar_call_opts_init();
+    h->untimed.timeout_ms = -1;
     pthread_mutex_init(&h->lock, NULL);
     OARI_TRY(read_settings(h));
-    h->count = oari_alloc((size_t)h->ranks, sizeof *h->count);
-    h->other = oari_alloc((size_t)h->ranks, sizeof *h->other);
-    h->near = oari_alloc((size_t)h->ranks, sizeof *h->near);
+    h->in_count = oari_alloc((size_t)h->ranks, sizeof *h->in_count);
+    h->out_count = oari_alloc((size_t)h->ranks, sizeof *h->out_count);
+    h->mapped = oari_alloc((size_t)h->ranks, sizeof *h->mapped);
     h->pinned = oari_alloc((size_t)h->ranks, 1);
-    if (h->count == NULL || h->other == NULL || h->near == NULL ||
+    if (h->in_count == NULL || h->out_count == NULL || h->mapped == NULL ||
         h->pinned == NULL)
         return OAR_E_NOMEM;
-    OARI_TRY(make_inner(h, with->group));
-    OARI_TRY(agree_on_slots(h));
+    OARI_TRY(make_inner_group(h, with->group));
+    bytes = h->slot_bytes; /* rank 0's setting holds for all ranks */
+    OARI_TRY(oar_broadcast(h->inner, oar_span_of(&bytes, 1, OAR_U64), 0, NULL,
+                           NULL));
+    h->slot_bytes = bytes;
+    h->buffer_bytes = STAGING_SLOTS * bytes + sizeof(staging_counters);
     return oari_worker_create(&opts, &h->worker);
 }
 
 static void close_engine(void *self)
 {
-    hosted *h = self;
+    staging *h = self;
 
     if (atomic_load(&h->pending) != 0)
         abort_engine(h, OAR_E_ABORTED);
     oari_worker_destroy(h->worker, NULL);
-    hosted_sum_close(h);
-    hosted_stage_close(h);
-    progress(h);
+    staging_sum_close(h);
+    staging_buffer_close(h);
+    progress_engine(h);
     oar_group_destroy(h->inner);
-    oari_free(h->count);
-    oari_free(h->other);
-    oari_free(h->near);
+    oari_free(h->in_count);
+    oari_free(h->out_count);
+    oari_free(h->mapped);
     oari_free(h->pinned);
     pthread_mutex_destroy(&h->lock);
 }
@@ -279,25 +300,14 @@ const oari_backend oari_backend_hosted = {
     .ops.size = sizeof(oar_backend_ops),
     .ops.abi = OAR_BACKEND_ABI,
     .ops.name = "hosted",
-    .ops.self_size = sizeof(hosted),
-    .ops.probe = probe,
+    .ops.self_size = sizeof(staging),
+    .ops.probe = probe_staging,
     .ops.close = close_engine,
-    .ops.progress = progress,
+    .ops.progress = progress_engine,
     .ops.abort = abort_engine,
-    .ops.takes = takes,
+    .ops.takes = takes_call,
     .ops.post_count = OAR_COLL_COUNT,
-    .ops.post = {
-        [OAR_COLL_BROADCAST] = post,
-        [OAR_COLL_ALL_REDUCE] = post,
-        [OAR_COLL_REDUCE] = post,
-        [OAR_COLL_GATHER] = post,
-        [OAR_COLL_SCATTER] = post,
-        [OAR_COLL_ALL_GATHER] = post,
-        [OAR_COLL_REDUCE_SCATTER] = post,
-        [OAR_COLL_ALL_TO_ALL] = post,
-        [OAR_COLL_SEND] = post,
-        [OAR_COLL_RECV] = post,
-    },
+    .ops.post = OARI_POST_ON_DEVICE(post_call),
     .role = OARI_ROLE_STAGING,
     .open = open_engine,
 };

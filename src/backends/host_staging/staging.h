@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/host_staging/staging.h: device memory through the host. The parts of
- * the backend: staging.c takes calls and hands them to a thread, which does
- * them one after the other: collectives in pieces (staging_chunks.c; between
- * ranks of one host, from each other's memory: staging_direct.c, with
- * sums by staging_sum.c), messages as a whole (staging_messages.c).
- * staging_buffer.c has the pinned memory, the streams, and the copies. */
+/* backends/host_staging/staging.h: collectives and messages of device memory
+ * through the host. staging.c takes calls and gives them to a worker thread,
+ * which runs them one after the other: collectives in chunks (staging_chunks.c;
+ * between ranks of one host straight from each other's buffers:
+ * staging_direct.c, with reductions by staging_sum.c), messages as a whole.
+ * staging_buffer.c has the pinned memory, the streams and the copies.
+ *
+ * Data is loaded from the GPU into the buffer (down) and stored to the GPU from
+ * there (up). */
 #ifndef OARI_BACKENDS_HOST_STAGING_STAGING_H
 #define OARI_BACKENDS_HOST_STAGING_STAGING_H
 
@@ -18,150 +21,141 @@
 #include "comm/group/group.h"
 #include "device/cuda/cuda.h"
 
-/* What goes over the inner group has lines of ours: its thread has no user. */
+/* Calls on the inner group have call sites of this library: no user made them.
+ */
 #undef OAR_HERE
 #define OAR_HERE __FILE__, __LINE__
 
 enum {
-    HOSTED_LINE = 64, /* bytes */
-    HOSTED_SLOTS = 8
+    STAGING_LINE = 64, /* bytes */
+    STAGING_SLOTS = 8
 };
 
-/* One call, from post to done. */
-typedef struct hosted_job {
-    oari_job job;   /* the worker's, until it is begun */
-    oari_link link; /* then: among the letters, or those that are over */
-    struct hosted *h;
-    oar_collective call; /* its own counts */
+/* One call, from the post until it is done. */
+typedef struct staging_call {
+    oari_job job;   /* the worker's, until it is started */
+    oari_link link; /* then: in the list of messages, or of done calls */
+    struct staging *h;
+    oar_collective call; /* with a copy of the counts */
     oar_transfer *done;  /* the driver's */
-    oar_status status;   /* once it is in the list of those that are over */
+    oar_status status;   /* set before it is in the list of done calls */
     oar_error why;
     /* of a message */
     oar_work *work;
     void *memory;
     oar_message message;
-} hosted_job;
+} staging_call;
 
-/* Where one piece is, on its way: it is loaded (comes down) and stored (goes
- * up). */
-typedef struct hosted_slot {
-    unsigned char *data; /* in the stage */
+/* The place of a chunk in the buffer. */
+typedef struct staging_slot {
+    unsigned char *data;
     oari_cu_event loaded, stored;
-} hosted_slot;
+} staging_slot;
 
-/* How many pieces a rank has down, has added up, and has up, of a collective in
- * which ranks of one host take from each other. Every rank writes its own,
- * behind its slots, and reads the others'. */
-enum { HOSTED_DOWN, HOSTED_WHOLE, HOSTED_UP, HOSTED_MARKS };
-typedef struct hosted_marks {
-    _Atomic uint64_t of[HOSTED_MARKS];
-} hosted_marks;
+/* How many chunks a rank has loaded, reduced and stored, of a collective in
+ * which ranks of one host read each other's buffers. Every rank writes its own
+ * counters, after its slots, and reads the others'. */
+enum { STAGING_LOADED, STAGING_REDUCED, STAGING_STORED, STAGING_COUNTERS };
+typedef struct staging_counters {
+    _Atomic uint64_t of[STAGING_COUNTERS];
+} staging_counters;
 
-typedef struct hosted_sum hosted_sum; /* staging_sum.c */
+typedef struct staging_sum staging_sum; /* staging_sum.c */
 
-typedef struct hosted {
-    oar_group *inner; /* the ranks once more, for host memory */
+typedef struct staging {
+    oar_group *inner; /* the same ranks, for host memory */
     int ranks, rank;
-    int device; /* of the streams; -1: none yet */
-    int home;   /* the device from which the stage was pinned */
+    oar_call_opts untimed; /* for calls on the inner group: the outer one has
+                              the timeouts */
+    int device;            /* of the streams; -1: none yet */
+    int home;              /* the device for which the buffer was pinned */
     oari_cu_stream down, up;
-    hosted_slot slot[HOSTED_SLOTS];
+    staging_slot slot[STAGING_SLOTS];
     size_t slot_bytes;
-    unsigned char *stage;  /* pinned, and shared with the ranks of this host */
-    unsigned char **near;  /* by rank: its stage, as it is mapped here */
-    unsigned char *pinned; /* by rank: that mapping, by this one */
-    int met;               /* it is known whether all stages are near */
-    int is_near;           /* they are */
-    int torn;              /* a collective has failed */
-    size_t *count, *other; /* scratch: by rank */
-    hosted_sum *sum;       /* made when it is first used */
-    int sum_threads;       /* 1 or 2 */
+    size_t buffer_bytes;    /* of all slots and the counters */
+    unsigned char *buffer;  /* pinned, and shared with the ranks of this host */
+    unsigned char **mapped; /* by rank: its buffer, as it is mapped here */
+    unsigned char *pinned;  /* by rank: this rank has pinned that mapping */
+    int has_mapped;         /* all_mapped is known */
+    int all_mapped;         /* all ranks have mapped all buffers */
+    int failed;             /* a collective has failed */
+    size_t *in_count, *out_count; /* scratch: by rank */
+    staging_sum *sum;             /* made when it is first used */
+    int sum_threads;              /* 1 or 2 */
 
-    oari_worker *worker; /* does the jobs */
-    oari_list letters;   /* its: messages under way */
+    oari_worker *worker; /* runs the calls */
+    oari_list messages;  /* the worker's: in flight */
     pthread_mutex_t lock;
-    oari_list over;      /* jobs that are done, for progress; under lock */
-    _Atomic int pending; /* posted, and not finished */
+    oari_list done;      /* calls that are done, for progress; under lock */
+    _Atomic int pending; /* calls that are posted and not finished */
     _Atomic int why;     /* oar_status: aborted */
-} hosted;
+} staging;
 
-/* For calls on the inner group: the outer one watches. */
-static inline oar_call_opts hosted_patience(void)
-{
-    oar_call_opts o = oar_call_opts_init();
+/* ---- staging_buffer.c ---------------------------------------------------- */
 
-    o.timeout_ms = -1;
-    return o;
-}
+/* Makes the buffer, and the streams of a device. */
+oar_status staging_buffer_open(staging *h, int device);
+void staging_buffer_close(staging *h);
+/* Maps the other ranks' buffers, if that is possible; a collective. */
+oar_status staging_map_peers(staging *h);
+/* Fails if the group was aborted. */
+oar_status staging_check_aborted(const staging *h);
+/* Waits for an event, unless the group is aborted. */
+oar_status staging_wait_event(staging *h, oari_cu_event event);
+/* Sets *has to 1 if the event has come. */
+oar_status staging_test_event(staging *h, oari_cu_event event, int *has);
+/* Pauses after *spins tests in a row that found nothing, longer the more there
+ * were; fails if the group was aborted. */
+oar_status staging_backoff(staging *h, int *spins);
+oar_status staging_copy_down(staging *h, void *to, const void *from,
+                             size_t bytes);
+oar_status staging_copy_up(staging *h, void *to, const void *from,
+                           size_t bytes);
+oar_status staging_record_event(staging *h, oari_cu_event event,
+                                oari_cu_stream stream);
+/* Orders both streams after the call's `ready`. */
+oar_status staging_wait_ready(staging *h, const oar_collective *call);
 
-/* staging_buffer.c */
-oar_status hosted_stage_open(hosted *h, int device);
-void hosted_stage_close(hosted *h);
-static inline size_t hosted_stage_bytes(const hosted *h)
-{
-    return HOSTED_SLOTS * h->slot_bytes + sizeof(hosted_marks);
-}
-/* Finds the stages of the others; all ranks at once. */
-oar_status hosted_meet(hosted *h);
-/* Fails when all is over. */
-oar_status hosted_goes_on(const hosted *h);
-/* Waits for an event, but not when all is over. */
-oar_status hosted_await(hosted *h, oari_cu_event event);
-/* 1 in *has: it has come. */
-oar_status hosted_has_come(hosted *h, oari_cu_event event, int *has);
-/* After a look in vain, and so many in a row before it: rests a moment, or
- * fails because all is over. */
-oar_status hosted_rest(hosted *h, int *looks);
-oar_status hosted_load(hosted *h, void *to, const void *from, size_t bytes);
-oar_status hosted_store(hosted *h, void *to, const void *from, size_t bytes);
-oar_status hosted_record(hosted *h, oari_cu_event event, oari_cu_stream stream);
-/* Both streams begin behind the call's `ready`. */
-oar_status hosted_begin(hosted *h, const oar_collective *call);
-/* `finished` comes when what was stored is there. */
-oar_status hosted_finish(hosted *h, const oar_collective *call);
+/* ---- staging_chunks.c ---------------------------------------------------- */
 
 /* One side of a collective: a row of parts, or one part. */
-typedef struct hosted_side {
+typedef struct staging_side {
     unsigned char *data;
     int parts;            /* 0: nothing here; 1: one part; else a row */
-    size_t each;          /* elements of a part, where they are all alike */
-    const size_t *counts; /* else; by rank */
-} hosted_side;
+    size_t each;          /* elements of a part, where all are equal */
+    const size_t *counts; /* else: by rank */
+} staging_side;
 
-/* A collective on its way. */
-typedef struct hosted_passage {
-    hosted *h;
+/* A collective that is running. */
+typedef struct staging_run {
+    staging *h;
     const oar_collective *call;
-    hosted_side in, out;
-    size_t element, width; /* bytes; elements of a part in a piece */
-    size_t pieces;
-} hosted_passage;
+    staging_side in, out;
+    size_t element; /* bytes */
+    size_t width;   /* elements of a part in a chunk */
+    size_t chunks;
+} staging_run;
 
-/* staging_chunks.c */
-oar_status hosted_collective(hosted *h, const oar_collective *call);
-/* Elements of a part that are in a piece. */
-size_t hosted_slice(const hosted_passage *p, const hosted_side *s, int part,
-                    size_t piece);
-/* Lets a piece come down into a slot, which is free. */
-oar_status hosted_load_piece(hosted_passage *p, size_t piece, hosted_slot *s);
+oar_status staging_run_collective(staging *h, const oar_collective *call);
+/* Returns how many elements of a part are in a chunk. */
+size_t staging_chunk_count(const staging_run *p, const staging_side *s,
+                           int part, size_t chunk);
+/* Starts to load a chunk into a slot, which is free. */
+oar_status staging_load_chunk(staging_run *p, size_t chunk, staging_slot *s);
 
-/* direct.c */
-int hosted_goes_direct(const hosted *h, const oar_collective *call);
-oar_status hosted_direct(hosted_passage *p);
+/* ---- staging_direct.c ---------------------------------------------------- */
 
-/* staging_sum.c */
-/* Before and after the pieces of an all_reduce. All ranks. */
-oar_status hosted_sum_begin(hosted *h, const oar_collective *call);
-void hosted_sum_end(hosted *h);
-/* Combines count elements that are `at` bytes into all ranks' stages, into the
- * owner's. */
-void hosted_sum_up(hosted *h, int owner, size_t at, size_t count);
-void hosted_sum_close(hosted *h);
+int staging_can_run_direct(const staging *h, const oar_collective *call);
+oar_status staging_run_direct(staging_run *p);
 
-/* letters.c */
-oar_status hosted_letter_begin(hosted *h, hosted_job *job);
-/* 1: it is over, with this status. */
-int hosted_letter_done(hosted *h, hosted_job *job, oar_status *status);
-void hosted_letter_drop(hosted_job *job);
+/* ---- staging_sum.c ------------------------------------------------------- */
+
+/* Before and after the chunks of an all_reduce. All ranks. */
+oar_status staging_sum_begin(staging *h, const oar_collective *call);
+void staging_sum_end(staging *h);
+/* Combines count elements that begin `at` bytes into each rank's buffer, into
+ * the owner's. */
+void staging_sum_run(staging *h, int owner, size_t at, size_t count);
+void staging_sum_close(staging *h);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* staging_buffer: pinned memory between a GPU and the ranks of this host, and
- * the copies. Two streams, so that one piece goes down while another goes up.
- * The memory is shared, so that peers combine straight from it, and pinned by
- * all of them, so that their GPUs take straight from it. */
+ * the copies. There are two streams, so that one chunk is loaded while another
+ * is stored. The memory is shared, so that peers combine straight from it, and
+ * pinned by all of them, so that their GPUs read straight from it. */
 #include <time.h>
 
 #include <oarsong/shared.h>
@@ -25,14 +25,14 @@ enum {
 
 enum { PORTABLE = 1, NON_BLOCKING = 1, ALREADY_REGISTERED = 712 };
 
-/* Memory for all slots, registered with the driver for all its devices. */
-static oar_status make_stage(const oari_cuda *cu, hosted *h)
+/* Makes memory for all slots, registered with the driver for all devices. */
+static oar_status make_buffer(const oari_cuda *cu, staging *h)
 {
-    size_t bytes = hosted_stage_bytes(h);
+    size_t bytes = h->buffer_bytes;
     void *made;
     oar_status status;
 
-    if (h->stage != NULL)
+    if (h->buffer != NULL)
         return OAR_OK;
     OARI_TRY(oar_shared_alloc(bytes, &made));
     status = oari_cuda_check(cu->MemHostRegister(made, bytes, PORTABLE),
@@ -41,26 +41,22 @@ static oar_status make_stage(const oari_cuda *cu, hosted *h)
         oar_shared_free(made);
         return status;
     }
-    h->stage = made;
+    h->buffer = made;
     h->home = h->device;
-    for (int i = 0; i < HOSTED_SLOTS; i++)
-        h->slot[i].data = h->stage + (size_t)i * h->slot_bytes;
+    for (int i = 0; i < STAGING_SLOTS; i++)
+        h->slot[i].data = h->buffer + (size_t)i * h->slot_bytes;
     return OAR_OK;
 }
 
-static oar_status make_stream(const oari_cuda *cu, oari_cu_stream *stream)
+static oar_status open_device(const oari_cuda *cu, staging *h)
 {
-    return oari_cuda_check(
-        cu->StreamCreateWithPriority(stream, NON_BLOCKING, 0),
-        "make a stream for the way through the host");
-}
-
-static oar_status open_all(const oari_cuda *cu, hosted *h)
-{
-    OARI_TRY(make_stage(cu, h));
-    OARI_TRY(make_stream(cu, &h->down));
-    OARI_TRY(make_stream(cu, &h->up));
-    for (int i = 0; i < HOSTED_SLOTS; i++) {
+    OARI_TRY(make_buffer(cu, h));
+    for (int i = 0; i < 2; i++)
+        OARI_TRY(
+            oari_cuda_check(cu->StreamCreateWithPriority(
+                                i == 0 ? &h->down : &h->up, NON_BLOCKING, 0),
+                            "make a stream for the way through the host"));
+    for (int i = 0; i < STAGING_SLOTS; i++) {
         OARI_TRY(oari_cuda_event_take(h->device, &h->slot[i].loaded));
         OARI_TRY(oari_cuda_event_take(h->device, &h->slot[i].stored));
     }
@@ -76,179 +72,147 @@ static void close_stream(const oari_cuda *cu, oari_cu_stream *stream)
     *stream = NULL;
 }
 
-static void close_slot(const hosted *h, hosted_slot *s)
-{
-    if (s->loaded != NULL)
-        oari_cuda_event_give(h->device, s->loaded);
-    if (s->stored != NULL)
-        oari_cuda_event_give(h->device, s->stored);
-    s->loaded = s->stored = NULL;
-}
-
-/* What is of one device. */
-static void close_streams(const oari_cuda *cu, hosted *h)
-{
-    close_stream(cu, &h->down);
-    close_stream(cu, &h->up);
-    for (int i = 0; i < HOSTED_SLOTS; i++)
-        close_slot(h, &h->slot[i]);
-}
-
-static void leave_device(hosted *h)
+/* Frees what belongs to one device. */
+static void close_device(staging *h)
 {
     const oari_cuda *cu;
 
     if (h->device < 0 || oari_cuda_enter(h->device, &cu) != OAR_OK)
         return;
-    close_streams(cu, h);
+    close_stream(cu, &h->down);
+    close_stream(cu, &h->up);
+    for (int i = 0; i < STAGING_SLOTS; i++) {
+        staging_slot *s = &h->slot[i];
+
+        if (s->loaded != NULL)
+            oari_cuda_event_give(h->device, s->loaded);
+        if (s->stored != NULL)
+            oari_cuda_event_give(h->device, s->stored);
+        s->loaded = s->stored = NULL;
+    }
     oari_cuda_leave();
     h->device = -1;
 }
 
-/* The stage stays when the device is another one: peers have mapped it. */
-oar_status hosted_stage_open(hosted *h, int device)
+/* The buffer stays when the device changes: peers have mapped it. */
+oar_status staging_buffer_open(staging *h, int device)
 {
     const oari_cuda *cu;
     oar_status status;
 
     if (h->device == device)
         return OAR_OK;
-    leave_device(h);
+    close_device(h);
     OARI_TRY(oari_cuda_enter(device, &cu));
     h->device = device;
-    status = open_all(cu, h);
+    status = open_device(cu, h);
     oari_cuda_leave();
     if (status != OAR_OK) {
         oar_error why = *oar_last_error();
 
-        leave_device(h);
+        close_device(h);
         return oari_fail_with(&why);
     }
     return OAR_OK;
 }
 
-/* Threads of this process use the very same pages. */
-static int is_of_one_process(const hosted *h)
-{
-    for (int r = 0; r < h->ranks; r++)
-        if (r != h->rank && h->near[r] != NULL && !h->pinned[r])
-            return 1;
-    return 0;
-}
-
-static void unpin_all(hosted *h)
+/* After a failure peers may not know of it yet, and still combine something in
+ * this buffer. So its pages are taken away from other processes; from threads
+ * they cannot be, and stay. */
+void staging_buffer_close(staging *h)
 {
     const oari_cuda *cu;
+    int has_peer_thread = 0; /* which uses the same pages */
 
-    if (oari_cuda_enter(h->home, &cu) != OAR_OK)
-        return;
     for (int r = 0; r < h->ranks; r++)
-        if (h->pinned[r])
-            cu->MemHostUnregister(h->near[r]);
-    cu->MemHostUnregister(h->stage);
-    oari_cuda_leave();
-}
-
-/* After a failure peers may not know of it yet, and still add something up in
- * this stage. So its pages are taken away from other processes; from threads
- * they cannot be, and stay. */
-void hosted_stage_close(hosted *h)
-{
-    leave_device(h);
-    if (h->stage == NULL || (h->torn && is_of_one_process(h)))
+        has_peer_thread |=
+            r != h->rank && h->mapped[r] != NULL && !h->pinned[r];
+    close_device(h);
+    if (h->buffer == NULL || (h->failed && has_peer_thread))
         return;
-    unpin_all(h);
-    if (!h->torn ||
-        oari_segment_detach(h->stage, hosted_stage_bytes(h)) == OAR_OK)
-        oar_shared_free(h->stage);
-    h->stage = NULL;
+    if (oari_cuda_enter(h->home, &cu) == OAR_OK) {
+        for (int r = 0; r < h->ranks; r++)
+            if (h->pinned[r])
+                cu->MemHostUnregister(h->mapped[r]);
+        cu->MemHostUnregister(h->buffer);
+        oari_cuda_leave();
+    }
+    if (!h->failed || oari_segment_detach(h->buffer, h->buffer_bytes) == OAR_OK)
+        oar_shared_free(h->buffer);
+    h->buffer = NULL;
 }
 
-/* ---- the others' stages -------------------------------------------------- */
+/* ---- the peers' buffers -------------------------------------------------- */
 
-/* Ranks in one process find it registered. */
-static oar_status pin_near(const oari_cuda *cu, hosted *h, int rank)
-{
-    int result =
-        cu->MemHostRegister(h->near[rank], hosted_stage_bytes(h), PORTABLE);
-
-    if (result == ALREADY_REGISTERED)
-        return OAR_OK;
-    OARI_TRY(oari_cuda_check(result, "pin memory of a peer's"));
-    h->pinned[rank] = 1;
-    return OAR_OK;
-}
-
-static oar_status map_near(hosted *h, const oari_board *board,
-                           const uint64_t *place)
+static oar_status map_buffers(staging *h, const oari_board *board,
+                              const uint64_t *place)
 {
     const oari_cuda *cu;
     oar_status status = OAR_OK;
+    int result;
 
     OARI_TRY(oari_cuda_enter(h->device, &cu));
     for (int r = 0; r < h->ranks && status == OAR_OK; r++) {
         if (r == h->rank) {
-            h->near[r] = h->stage;
+            h->mapped[r] = h->buffer;
             continue;
         }
-        h->near[r] = board->ops->resolve(board->self, oari_board_rank(board, r),
-                                         place[r], hosted_stage_bytes(h));
-        status =
-            h->near[r] != NULL ? pin_near(cu, h, r) : oar_last_error()->status;
+        h->mapped[r] = board->ops->resolve(
+            board->self, oari_board_rank(board, r), place[r], h->buffer_bytes);
+        if (h->mapped[r] == NULL) {
+            status = oar_last_error()->status;
+            break;
+        }
+        result = cu->MemHostRegister(h->mapped[r], h->buffer_bytes, PORTABLE);
+        if (result == ALREADY_REGISTERED) /* a thread of this process */
+            continue;
+        status = oari_cuda_check(result, "pin memory of a peer's");
+        h->pinned[r] = status == OAR_OK;
     }
     oari_cuda_leave();
     return status;
 }
 
-static int all_placed(const hosted *h, const oari_board *board,
-                      const uint64_t *place)
-{
-    for (int r = 0; r < h->ranks; r++)
-        if (place[r] == 0 || oari_board_rank(board, r) < 0)
-            return 0;
-    return 1;
-}
-
-/* They are near if every rank has found every other's. */
-static oar_status find_near(hosted *h, uint64_t *place)
+/* All are mapped if every rank has mapped every other's. */
+static oar_status exchange_locations(staging *h, uint64_t *place)
 {
     const oari_board *board = h->inner->board;
-    oar_call_opts o = hosted_patience();
-    int32_t found;
+    int32_t found = board != NULL;
 
     if (board != NULL)
         place[h->rank] =
-            board->ops->place(board->self, h->stage, hosted_stage_bytes(h));
+            board->ops->place(board->self, h->buffer, h->buffer_bytes);
     OARI_TRY(oar_all_gather(h->inner, oar_span_of(&place[h->rank], 1, OAR_U64),
-                            oar_span_of(place, (size_t)h->ranks, OAR_U64), &o,
-                            NULL));
-    found = board != NULL && all_placed(h, board, place) &&
-            map_near(h, board, place) == OAR_OK;
+                            oar_span_of(place, (size_t)h->ranks, OAR_U64),
+                            &h->untimed, NULL));
+    for (int r = 0; r < h->ranks && found; r++)
+        found = place[r] != 0 && oari_board_rank(board, r) >= 0;
+    found = found && map_buffers(h, board, place) == OAR_OK;
     OARI_TRY(oar_all_reduce(h->inner, oar_span_of(&found, 1, OAR_I32), OAR_MIN,
-                            &o, NULL));
-    h->is_near = found;
+                            &h->untimed, NULL));
+    h->all_mapped = found;
     return OAR_OK;
 }
 
-oar_status hosted_meet(hosted *h)
+oar_status staging_map_peers(staging *h)
 {
     uint64_t *place;
     oar_status status;
 
-    if (h->met || h->ranks == 1)
+    if (h->has_mapped || h->ranks == 1)
         return OAR_OK;
     place = oari_alloc((size_t)h->ranks, sizeof *place);
     if (place == NULL)
         return OAR_E_NOMEM;
-    status = find_near(h, place);
+    status = exchange_locations(h, place);
     oari_free(place);
-    h->met = status == OAR_OK;
+    h->has_mapped = status == OAR_OK;
     return status;
 }
 
-/* ---- order --------------------------------------------------------------- */
+/* ---- events -------------------------------------------------------------- */
 
-oar_status hosted_has_come(hosted *h, oari_cu_event event, int *has)
+oar_status staging_test_event(staging *h, oari_cu_event event, int *has)
 {
     const oari_cuda *cu;
     int result;
@@ -261,39 +225,39 @@ oar_status hosted_has_come(hosted *h, oari_cu_event event, int *has)
                 : OAR_OK;
 }
 
-oar_status hosted_goes_on(const hosted *h)
+oar_status staging_check_aborted(const staging *h)
 {
     if (h->why == OAR_OK)
         return OAR_OK;
     return oari_fail((oar_status)h->why, "the group has ended");
 }
 
-oar_status hosted_rest(hosted *h, int *looks)
+oar_status staging_backoff(staging *h, int *spins)
 {
-    int64_t nap = *looks < SPINS + SHORT_NAPS ? SHORT_NAP_NS : LONG_NAP_NS;
+    int64_t nap = *spins < SPINS + SHORT_NAPS ? SHORT_NAP_NS : LONG_NAP_NS;
 
-    if (*looks < SPINS)
+    if (*spins < SPINS)
         oari_cpu_pause();
     else
         nanosleep(&(struct timespec){ 0, nap }, NULL);
-    *looks += *looks < SPINS + SHORT_NAPS;
-    return hosted_goes_on(h);
+    *spins += *spins < SPINS + SHORT_NAPS;
+    return staging_check_aborted(h);
 }
 
-oar_status hosted_await(hosted *h, oari_cu_event event)
+oar_status staging_wait_event(staging *h, oari_cu_event event)
 {
-    int has = 0, looks = 0;
+    int has = 0, spins = 0;
 
-    OARI_TRY(hosted_goes_on(h));
-    OARI_TRY(hosted_has_come(h, event, &has));
+    OARI_TRY(staging_check_aborted(h));
+    OARI_TRY(staging_test_event(h, event, &has));
     while (!has) {
-        OARI_TRY(hosted_rest(h, &looks));
-        OARI_TRY(hosted_has_come(h, event, &has));
+        OARI_TRY(staging_backoff(h, &spins));
+        OARI_TRY(staging_test_event(h, event, &has));
     }
     return OAR_OK;
 }
 
-oar_status hosted_begin(hosted *h, const oar_collective *call)
+oar_status staging_wait_ready(staging *h, const oar_collective *call)
 {
     const oari_cuda *cu;
     int first, second;
@@ -308,7 +272,8 @@ oar_status hosted_begin(hosted *h, const oar_collective *call)
     return oari_cuda_check(second, "order a copy behind the caller's work");
 }
 
-oar_status hosted_record(hosted *h, oari_cu_event event, oari_cu_stream stream)
+oar_status staging_record_event(staging *h, oari_cu_event event,
+                                oari_cu_stream stream)
 {
     const oari_cuda *cu;
     int result;
@@ -319,14 +284,10 @@ oar_status hosted_record(hosted *h, oari_cu_event event, oari_cu_stream stream)
     return oari_cuda_check(result, "mark the end of a copy");
 }
 
-oar_status hosted_finish(hosted *h, const oar_collective *call)
-{
-    return hosted_record(h, call->finished, h->up);
-}
-
 /* ---- copies -------------------------------------------------------------- */
 
-oar_status hosted_load(hosted *h, void *to, const void *from, size_t bytes)
+oar_status staging_copy_down(staging *h, void *to, const void *from,
+                             size_t bytes)
 {
     const oari_cuda *cu;
     int result;
@@ -339,7 +300,7 @@ oar_status hosted_load(hosted *h, void *to, const void *from, size_t bytes)
     return oari_cuda_check(result, "copy from a GPU to the host");
 }
 
-oar_status hosted_store(hosted *h, void *to, const void *from, size_t bytes)
+oar_status staging_copy_up(staging *h, void *to, const void *from, size_t bytes)
 {
     const oari_cuda *cu;
     int result;

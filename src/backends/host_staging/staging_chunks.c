@@ -1,48 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* staging_chunks: a collective on device memory, piece by piece: while one
- * piece is combined on the host, the next comes down and the one before goes
- * up.
+/* staging_chunks: a collective on device memory, chunk by chunk: while one
+ * chunk is combined on the host, the next is loaded and the one before is
+ * stored.
  *
- * A buffer is a row of parts (or one part: of a part of its own, and of what is
- * combined as a whole). Piece k of a row is elements k * width and following of
- * each of its parts, packed; so every rank cuts alike, and each piece is a
- * collective of its own among parts of any size.
+ * A buffer is a row of parts, or one part (a rank's own, or what is combined as
+ * a whole). Chunk k of a row is elements k * width and following of each of its
+ * parts, packed. So every rank divides alike, and each chunk is a collective of
+ * its own among parts of any size.
  */
 #include "backends/host_staging/staging.h"
 #include "base/status.h"
 
 enum {
-    AHEAD = 2,            /* pieces that come down while one is combined */
-    SOME = 8,             /* pieces, if a buffer is not small */
-    LEAST_BYTES = 1 << 20 /* of a piece of several */
+    AHEAD = 2,         /* chunks that are loaded while one is combined */
+    CHUNKS_WANTED = 8, /* if the buffer is not small */
+    CHUNK_BYTES_LEAST = 1 << 20
 };
 
-static int is_whole(oar_coll kind) /* without parts */
-{
-    return kind == OAR_COLL_ALL_REDUCE || kind == OAR_COLL_BROADCAST ||
-           kind == OAR_COLL_REDUCE;
-}
-
-static size_t part_count(const hosted_side *s, int part)
+static size_t count_of_part(const staging_side *s, int part)
 {
     return s->counts != NULL ? s->counts[part] : s->each;
 }
 
-/* ---- what there is to move ----------------------------------------------- */
+/* ---- dividing ------------------------------------------------------------ */
 
-static hosted_side one_part(const oar_span *span)
+static staging_side one_part(const oar_span *span)
 {
-    return (hosted_side){ span->data, span->data != NULL, span->count, NULL };
+    return (staging_side){ span->data, span->data != NULL, span->count, NULL };
 }
 
-static hosted_side row_of(const oar_span *span, const size_t *counts, int ranks)
+static staging_side row_of(const oar_span *span, const size_t *counts,
+                           int ranks)
 {
-    return (hosted_side){ span->data,
-                          span->data != NULL || counts != NULL ? ranks : 0,
-                          span->count / (size_t)ranks, counts };
+    return (staging_side){ span->data,
+                           span->data != NULL || counts != NULL ? ranks : 0,
+                           span->count / (size_t)ranks, counts };
 }
 
-static void find_sides(hosted_passage *p)
+static void find_sides(staging_run *p)
 {
     const oar_collective *c = p->call;
     int ranks = p->h->ranks;
@@ -73,119 +68,107 @@ static void find_sides(hosted_passage *p)
         p->out.parts = 0;
 }
 
-static size_t longest(const hosted_side *s)
+static size_t longest_part(const staging_side *s)
 {
     size_t most = 0;
 
     for (int i = 0; i < s->parts; i++)
-        if (part_count(s, i) > most)
-            most = part_count(s, i);
+        if (count_of_part(s, i) > most)
+            most = count_of_part(s, i);
     return most;
 }
 
-/* Elements of a part in a piece: as many as there is room for, but so that one
- * piece goes up while another comes down. Parts of any size are not known to
- * all ranks. */
-static size_t width_of(const hosted_passage *p)
+/* Elements of a part in a chunk: as many as there is room for, but few enough
+ * that one chunk is stored while another is loaded. With ragged parts no rank
+ * knows all sizes. */
+static size_t choose_width(const staging_run *p)
 {
-    size_t parts = is_whole(p->call->kind) ? 1 : (size_t)p->h->ranks;
-    size_t in = longest(&p->in), out = longest(&p->out);
-    size_t some = (in > out ? in : out) / SOME + HOSTED_LINE;
-    size_t least = LEAST_BYTES / (parts * p->element);
+    oar_coll kind = p->call->kind;
+    int has_parts = kind != OAR_COLL_ALL_REDUCE && kind != OAR_COLL_BROADCAST &&
+                    kind != OAR_COLL_REDUCE;
+    size_t parts = has_parts ? (size_t)p->h->ranks : 1;
+    size_t in = longest_part(&p->in), out = longest_part(&p->out);
+    size_t wanted = (in > out ? in : out) / CHUNKS_WANTED + STAGING_LINE;
+    size_t least = CHUNK_BYTES_LEAST / (parts * p->element);
     size_t room = p->h->slot_bytes / (parts * p->element);
 
     if (p->call->ragged)
         return room;
-    some = some > least ? some / HOSTED_LINE * HOSTED_LINE : least;
-    return some < room ? some : room;
+    wanted = wanted > least ? wanted / STAGING_LINE * STAGING_LINE : least;
+    return wanted < room ? wanted : room;
 }
 
-/* How many pieces: where not every rank knows every part, they ask. */
-static oar_status count_pieces(hosted_passage *p)
+/* Counts the chunks. Where not every rank knows every part, ranks compare. */
+static oar_status count_chunks(staging_run *p)
 {
     const oar_collective *c = p->call;
-    size_t in = longest(&p->in), out = longest(&p->out);
+    size_t in = longest_part(&p->in), out = longest_part(&p->out);
     uint64_t most = in > out ? in : out;
     int known = !c->ragged || c->kind == OAR_COLL_ALL_GATHER ||
                 c->kind == OAR_COLL_REDUCE_SCATTER;
-    oar_call_opts o = hosted_patience();
 
     if (!known)
         OARI_TRY(oar_all_reduce(p->h->inner, oar_span_of(&most, 1, OAR_U64),
-                                OAR_MAX, &o, NULL));
-    p->pieces = (most + p->width - 1) / p->width;
+                                OAR_MAX, &p->h->untimed, NULL));
+    p->chunks = (most + p->width - 1) / p->width;
     return OAR_OK;
 }
 
-/* ---- one piece ----------------------------------------------------------- */
+/* ---- one chunk ----------------------------------------------------------- */
 
-size_t hosted_slice(const hosted_passage *p, const hosted_side *s, int part,
-                    size_t piece)
+size_t staging_chunk_count(const staging_run *p, const staging_side *s,
+                           int part, size_t chunk)
 {
-    size_t count = part_count(s, part), first = piece * p->width;
+    size_t count = count_of_part(s, part), first = chunk * p->width;
     size_t left = count > first ? count - first : 0;
 
     return left < p->width ? left : p->width;
 }
 
-/* Moves a piece of one side between the device and its packed form. */
-static oar_status move(const hosted_passage *p, const hosted_side *s,
-                       size_t piece, unsigned char *packed, int up)
+/* Copies a chunk of one side between the device and its packed form. */
+static oar_status copy_chunk(const staging_run *p, const staging_side *s,
+                             size_t chunk, unsigned char *packed, int up)
 {
     size_t before = 0, at = 0;
 
     for (int i = 0; i < s->parts; i++) {
-        size_t bytes = hosted_slice(p, s, i, piece) * p->element;
+        size_t bytes = staging_chunk_count(p, s, i, chunk) * p->element;
         unsigned char *there =
-            s->data + (before + piece * p->width) * p->element;
+            s->data + (before + chunk * p->width) * p->element;
 
-        OARI_TRY(up ? hosted_store(p->h, there, packed + at, bytes)
-                    : hosted_load(p->h, packed + at, there, bytes));
-        before += part_count(s, i);
+        OARI_TRY(up ? staging_copy_up(p->h, there, packed + at, bytes)
+                    : staging_copy_down(p->h, packed + at, there, bytes));
+        before += count_of_part(s, i);
         at += bytes;
     }
     return OAR_OK;
 }
 
-oar_status hosted_load_piece(hosted_passage *p, size_t piece, hosted_slot *s)
+oar_status staging_load_chunk(staging_run *p, size_t chunk, staging_slot *s)
 {
-    OARI_TRY(move(p, &p->in, piece, s->data, 0));
-    return hosted_record(p->h, s->loaded, p->h->down);
+    OARI_TRY(copy_chunk(p, &p->in, chunk, s->data, 0));
+    return staging_record_event(p->h, s->loaded, p->h->down);
 }
 
-/* Two slots for a piece: its input, then its output. */
-static hosted_slot *pair_for(const hosted_passage *p, size_t piece)
-{
-    return &p->h->slot[2 * (piece % (HOSTED_SLOTS / 2))];
-}
-
-static oar_status load(hosted_passage *p, size_t piece)
-{
-    hosted_slot *s = pair_for(p, piece);
-
-    OARI_TRY(hosted_await(p->h, s->stored));
-    return hosted_load_piece(p, piece, s);
-}
-
-static oar_span packed(const hosted_passage *p, const hosted_side *s,
-                       unsigned char *data, size_t piece, size_t *counts)
+static oar_span packed_span(const staging_run *p, const staging_side *s,
+                            unsigned char *data, size_t chunk, size_t *counts)
 {
     size_t total = 0;
 
     for (int i = 0; i < s->parts; i++)
-        total += counts[i] = hosted_slice(p, s, i, piece);
+        total += counts[i] = staging_chunk_count(p, s, i, chunk);
     return oar_span_of(data, total, p->call->out.dtype);
 }
 
-/* The piece as the inner group does it. */
-static oar_status combine(hosted_passage *p, size_t piece, hosted_slot *s)
+/* Runs the chunk on the inner group. */
+static oar_status run_inner(staging_run *p, size_t chunk, staging_slot *s)
 {
     const oar_collective *c = p->call;
     oar_group *g = p->h->inner;
-    size_t *ins = p->h->count, *outs = p->h->other;
-    oar_span in = packed(p, &p->in, s[0].data, piece, ins);
-    oar_span out = packed(p, &p->out, s[1].data, piece, outs);
-    oar_call_opts o = hosted_patience();
+    size_t *ins = p->h->in_count, *outs = p->h->out_count;
+    oar_span in = packed_span(p, &p->in, s[0].data, chunk, ins);
+    oar_span out = packed_span(p, &p->out, s[1].data, chunk, outs);
+    oar_call_opts o = p->h->untimed;
 
     o.weight = c->weight;
     o.canonical = c->canonical;
@@ -193,7 +176,8 @@ static oar_status combine(hosted_passage *p, size_t piece, hosted_slot *s)
     case OAR_COLL_BROADCAST:
         return oar_broadcast(g, p->in.parts != 0 ? in : out, c->root, &o, NULL);
     case OAR_COLL_ALL_REDUCE:
-        return oar_all_reduce(g, in, c->op, &o, NULL); /* a copy less */
+        return oar_all_reduce(g, in, c->op, &o,
+                              NULL); /* in place: one copy less */
     case OAR_COLL_REDUCE:
         return oar_reduce(g, in, out, c->op, c->root, &o, NULL);
     case OAR_COLL_GATHER:
@@ -212,40 +196,43 @@ static oar_status combine(hosted_passage *p, size_t piece, hosted_slot *s)
                      oar_coll_name(c->kind));
 }
 
-static oar_status pass(hosted_passage *p, size_t piece)
+/* By the inner group's own collectives. A chunk has two slots: for its input,
+ * and for its output. */
+static oar_status run_over_links(staging_run *p)
 {
-    hosted_slot *s = pair_for(p, piece);
     int in_place = p->call->kind == OAR_COLL_ALL_REDUCE;
 
-    OARI_TRY(hosted_await(p->h, s->loaded));
-    OARI_TRY(combine(p, piece, s));
-    OARI_TRY(move(p, &p->out, piece, s[in_place ? 0 : 1].data, 1));
-    return hosted_record(p->h, s->stored, p->h->up);
-}
+    for (size_t i = 0; i < p->chunks + AHEAD; i++) {
+        size_t chunk = i - AHEAD, pairs = STAGING_SLOTS / 2;
+        staging_slot *s;
 
-/* By way of the inner group's own collectives. */
-static oar_status go_over_links(hosted_passage *p)
-{
-    for (size_t i = 0; i < p->pieces + AHEAD; i++) {
-        if (i < p->pieces)
-            OARI_TRY(load(p, i));
-        if (i >= AHEAD)
-            OARI_TRY(pass(p, i - AHEAD));
+        if (i < p->chunks) {
+            s = &p->h->slot[2 * (i % pairs)];
+            OARI_TRY(staging_wait_event(p->h, s->stored));
+            OARI_TRY(staging_load_chunk(p, i, s));
+        }
+        if (i < AHEAD)
+            continue;
+        s = &p->h->slot[2 * (chunk % pairs)];
+        OARI_TRY(staging_wait_event(p->h, s->loaded));
+        OARI_TRY(run_inner(p, chunk, s));
+        OARI_TRY(copy_chunk(p, &p->out, chunk, s[in_place ? 0 : 1].data, 1));
+        OARI_TRY(staging_record_event(p->h, s->stored, p->h->up));
     }
     return OAR_OK;
 }
 
-oar_status hosted_collective(hosted *h, const oar_collective *call)
+oar_status staging_run_collective(staging *h, const oar_collective *call)
 {
-    hosted_passage p = { .h = h, .call = call };
+    staging_run p = { .h = h, .call = call };
 
     p.element = oar_dtype_size(call->out.dtype);
     find_sides(&p);
-    p.width = width_of(&p);
-    OARI_TRY(hosted_begin(h, call));
-    OARI_TRY(hosted_meet(h));
-    OARI_TRY(count_pieces(&p));
-    OARI_TRY(hosted_goes_direct(h, call) ? hosted_direct(&p)
-                                         : go_over_links(&p));
-    return hosted_finish(h, call);
+    p.width = choose_width(&p);
+    OARI_TRY(staging_wait_ready(h, call));
+    OARI_TRY(staging_map_peers(h));
+    OARI_TRY(count_chunks(&p));
+    OARI_TRY(staging_can_run_direct(h, call) ? staging_run_direct(&p)
+                                             : run_over_links(&p));
+    return staging_record_event(h, call->finished, h->up);
 }

@@ -2,10 +2,10 @@
 /* ipc: the backend `ipc`: collectives and messages on GPU memory, between
  * processes of one host that share a GPU or have GPUs that reach each other.
  *
- * It has no links; those that the core makes beside it find peers that are gone
- * and compare what ranks call. Nothing here ever waits for a peer: what has to
- * wait is in a queue, or on a stream. docs/decisions/0027 says why it is the
- * way it is, README.md what it cannot do. */
+ * It has no links; those that the core makes beside it notice peers that are
+ * gone and compare what ranks call. Nothing here ever waits for a peer: what
+ * has to wait is in a queue, or on a stream. docs/decisions/0027 has the
+ * reasons, README.md the limits. */
 #include <sched.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@
 
 enum {
     MULTIPROCESSOR_COUNT = 16, /* CUdevice_attribute */
-    DRAIN_MS = 500             /* for streams that have been let go */
+    DRAIN_MS = 500             /* for the streams to run out */
 };
 
 /* ---- queues -------------------------------------------------------------- */
@@ -29,24 +29,17 @@ void oari_ipc_finish(oar_transfer *done, oar_status status)
     done->done = 1;
 }
 
-static ipc_work *new_work(ipc *self)
-{
-    ipc_work *work = self->spare;
-
-    if (work == NULL)
-        return oari_alloc(1, sizeof *work);
-    self->spare = work->next;
-    memset(work, 0, sizeof *work);
-    return work;
-}
-
 oar_status oari_ipc_queue_add(ipc *self, ipc_queue *queue,
                               const oar_collective *call, oar_transfer *done)
 {
-    ipc_work *work = new_work(self);
+    ipc_work *work = self->spare;
 
-    if (work == NULL)
+    if (work != NULL) {
+        self->spare = work->next;
+        memset(work, 0, sizeof *work);
+    } else if ((work = oari_alloc(1, sizeof *work)) == NULL) {
         return OAR_E_NOMEM;
+    }
     work->call = call;
     work->done = done;
     *queue->end = work;
@@ -68,20 +61,10 @@ void oari_ipc_queue_end(ipc *self, ipc_queue *queue, ipc_work **place,
     oari_ipc_finish(done, status);
 }
 
-static void end_all(ipc *self, ipc_queue *queue, oar_status why)
+static void end_queue(ipc *self, ipc_queue *queue, oar_status why)
 {
     while (queue->first != NULL)
         oari_ipc_queue_end(self, queue, &queue->first, why);
-}
-
-static void abandon(ipc *self, oar_status why)
-{
-    end_all(self, &self->queue, why);
-    end_all(self, &self->receives, why);
-    for (int r = 0; r < self->ranks; r++) {
-        end_all(self, &self->peer[r].outbox, why);
-        end_all(self, &self->peer[r].asked, why);
-    }
 }
 
 /* ---- streams ------------------------------------------------------------- */
@@ -94,7 +77,7 @@ oar_status oari_ipc_await_event(ipc *self, oari_cu_stream stream, void *event)
                            "wait for the caller's stream");
 }
 
-oar_status oari_ipc_has_come(ipc *self, void *event, int *done)
+oar_status oari_ipc_test_event(ipc *self, void *event, int *done)
 {
     int result = event != NULL ? self->cu->EventQuery(event) : OARI_CU_SUCCESS;
 
@@ -115,24 +98,24 @@ oar_status oari_ipc_record(ipc *self, oari_cu_stream stream, void *event)
 oar_status oari_ipc_write(ipc *self, oari_cu_stream stream, int rank,
                           ipc_word *word, uint32_t value)
 {
-    oari_cu_memory at = oari_ipc_reach(self, rank, word);
+    oari_cu_memory at = oari_ipc_device_word(self, rank, word);
 
     return oari_cuda_check(self->cu->StreamWriteValue32(stream, at, value, 0),
-                           "let a stream say how far it is");
+                           "let a stream write how far it is");
 }
 
 oar_status oari_ipc_await(ipc *self, oari_cu_stream stream, int rank,
                           ipc_word *word, uint32_t value)
 {
-    oari_cu_memory at = oari_ipc_reach(self, rank, word);
+    oari_cu_memory at = oari_ipc_device_word(self, rank, word);
 
     return oari_cuda_check(self->cu->StreamWaitValue32(stream, at, value, 0),
                            "let a stream wait for a peer's");
 }
 
-/* ---- moving on ----------------------------------------------------------- */
+/* ---- progress ------------------------------------------------------------ */
 
-static int takes(void *self, const oar_collective *call)
+static int takes_call(void *self, const oar_collective *call)
 {
     switch (call->kind) {
     case OAR_COLL_ALL_REDUCE:
@@ -143,30 +126,32 @@ static int takes(void *self, const oar_collective *call)
 }
 
 /* A peer that has given up has ended kernels that others wait for: what they
- * wrote is not whole. Whoever asks here after an operation has finished on the
- * device, and before its result is used, finds that out. */
-static oar_status check_peers(const ipc *self)
-{
-    int who = self->ranks > 1 ? oari_ipc_stopper(self) : -1;
-
-    if (who < 0)
-        return OAR_OK;
-    return oari_about(
-        who,
-        oari_fail(OAR_E_ABORTED, "ipc: rank %d has given up the group", who));
-}
-
-static oar_status progress(void *given)
+ * wrote is incomplete. The core calls this after an operation has finished on
+ * the device, and before its result is used, so that is found out in time. */
+static oar_status progress_engine(void *given)
 {
     ipc *self = given;
     oar_status why = (oar_status)atomic_load(&self->why);
+    ipc_page *first = oari_ipc_page(self, 0);
+    int stopped_by;
 
     if (why != OAR_OK) {
-        abandon(self, why);
+        end_queue(self, &self->queue, why);
+        oari_match_abort(self->match, why);
+        for (int r = 0; r < self->ranks; r++) {
+            end_queue(self, &self->peer[r].outbox, why);
+            end_queue(self, &self->peer[r].asked, why);
+        }
         return OAR_OK;
     }
-    OARI_TRY(check_peers(self));
-    oari_ipc_go_on(self);
+    if (self->ranks > 1 && atomic_load(&first->stop)) {
+        stopped_by = (int)atomic_load(&first->stopper) - 1;
+        return oari_about(stopped_by,
+                          oari_fail(OAR_E_ABORTED,
+                                    "ipc: rank %d has given up the group",
+                                    stopped_by));
+    }
+    oari_ipc_progress_collectives(self);
     oari_ipc_go_on_messages(self);
     return OAR_OK;
 }
@@ -177,12 +162,12 @@ static void abort_engine(void *given, oar_status why)
     int none = OAR_OK;
 
     atomic_compare_exchange_strong(&self->why, &none, (int)why);
-    oari_ipc_release(self);
+    oari_ipc_stop_streams(self);
 }
 
 /* ---- opening ------------------------------------------------------------- */
 
-static oar_status probe(oar_backend_caps *caps)
+static oar_status probe_ipc(oar_backend_caps *caps)
 {
     caps->devices = 1u << OAR_CUDA;
     caps->can = OAR_WANTS_LINKS | OAR_CAN_ORDER;
@@ -191,8 +176,11 @@ static oar_status probe(oar_backend_caps *caps)
     return oar_device_available(OAR_CUDA);
 }
 
-static oar_status make_peers(ipc *self)
+static oar_status open_on_device(ipc *self, const oari_open *with)
 {
+    oari_cu_device device;
+    int processors = 0;
+
     self->peer = oari_alloc((size_t)self->ranks, sizeof *self->peer);
     if (self->peer == NULL)
         return OAR_E_NOMEM;
@@ -200,131 +188,83 @@ static oar_status make_peers(ipc *self)
         self->peer[r].outbox.end = &self->peer[r].outbox.first;
         self->peer[r].asked.end = &self->peer[r].asked.first;
     }
-    return OAR_OK;
-}
-
-static oar_status make_stream(ipc *self, void *given)
-{
-    self->stream = given;
-    self->own_stream = given == NULL;
-    if (given != NULL)
-        return OAR_OK;
-    return oar_stream_create(oar_device_of(OAR_CUDA, self->device),
-                             OAR_STREAM_URGENT, &self->stream);
-}
-
-static oar_status ask_device(ipc *self)
-{
-    oari_cu_device device;
-    int processors = 0;
-
+    OARI_TRY(oari_ipc_open_messages(self));
     OARI_TRY(oari_cuda_check(self->cu->DeviceGet(&device, self->device),
                              "find a device"));
     OARI_TRY(oari_cuda_check(
         self->cu->DeviceGetAttribute(&processors, MULTIPROCESSOR_COUNT, device),
         "ask a device for its size"));
     self->processors = processors > 0 ? (unsigned)processors : 1;
-    return OAR_OK;
-}
-
-static oar_status open_inside(ipc *self, const oari_open *with)
-{
-    OARI_TRY(make_peers(self));
-    OARI_TRY(ask_device(self));
-    OARI_TRY(make_stream(self, with->env.stream));
-    return oari_ipc_meet(self, with);
-}
-
-/* The group's, but no more than there is reason to keep on the device. */
-static size_t eager_bytes(const oari_open *with)
-{
-    const oar_group *group = with->group;
-    size_t wanted =
-        group != NULL ? group->settings.eager_bytes : IPC_EAGER_BYTES;
-
-    return wanted < IPC_EAGER_BYTES ? wanted / 256 * 256 : IPC_EAGER_BYTES;
+    self->stream = with->env.stream;
+    self->own_stream = self->stream == NULL;
+    if (self->own_stream)
+        OARI_TRY(oar_stream_create(oar_device_of(OAR_CUDA, self->device),
+                                   OAR_STREAM_URGENT, &self->stream));
+    return oari_ipc_rendezvous(self, with);
 }
 
 static oar_status open_engine(void *given, const oari_open *with)
 {
     ipc *self = given;
+    size_t eager = with->group != NULL ? with->group->settings.eager_bytes
+                                       : IPC_EAGER_BYTES;
     oar_status status;
 
     self->rank = with->env.rank;
     self->ranks = with->env.ranks;
     self->device = with->env.device;
     self->queue.end = &self->queue.first;
-    self->receives.end = &self->receives.first;
-    self->eager_bytes = eager_bytes(with);
+    self->eager_bytes =
+        eager < IPC_EAGER_BYTES ? eager / 256 * 256 : IPC_EAGER_BYTES;
     if (self->ranks > IPC_RANKS)
         return oari_fail(OAR_E_UNAVAILABLE, "ipc: %d ranks; at most %d work",
                          self->ranks, IPC_RANKS);
     OARI_TRY(oari_cuda_enter(self->device, &self->cu));
-    status = open_inside(self, with);
+    status = open_on_device(self, with);
     oari_cuda_leave();
     return status;
 }
 
 /* ---- closing ------------------------------------------------------------- */
 
-static int has_run(const ipc *self, oari_cu_stream stream)
+/* Whether all that was put on the streams has run. */
+static int is_idle(const ipc *self)
 {
-    return stream == NULL || self->cu->StreamQuery(stream) != OARI_CU_NOT_READY;
+    for (int r = -1; r < self->ranks; r++) {
+        oari_cu_stream stream = r < 0 ? self->stream : self->peer[r].stream;
+
+        if ((r >= 0 || self->own_stream) && stream != NULL &&
+            self->cu->StreamQuery(stream) == OARI_CU_NOT_READY)
+            return 0;
+    }
+    return 1;
 }
 
-static int all_have_run(const ipc *self)
-{
-    int all = !self->own_stream || has_run(self, self->stream);
-
-    for (int r = 0; r < self->ranks; r++)
-        all = all && has_run(self, self->peer[r].stream);
-    return all;
-}
-
-/* What is on the streams of a group in good order ends by itself, if the peers
- * live. If not they are let go. */
-static int drain(ipc *self)
+/* Waits until the streams have run out: by themselves, if the peers live; else
+ * they are stopped. Returns 0 if they have not. */
+static int drain_streams(ipc *self)
 {
     int64_t half = oari_now_ns() + (int64_t)DRAIN_MS * 500000;
-    int64_t until = half + (int64_t)DRAIN_MS * 500000;
-    int let_go = atomic_load(&self->why) != OAR_OK;
+    int64_t deadline = half + (int64_t)DRAIN_MS * 500000;
+    int stopped = atomic_load(&self->why) != OAR_OK;
 
-    while (!all_have_run(self)) {
+    while (!is_idle(self)) {
         int64_t now = oari_now_ns();
 
-        if (now > until)
+        if (now > deadline)
             return 0;
-        if (!let_go && now > half) {
-            oari_ipc_release(self);
-            let_go = 1;
+        if (!stopped && now > half) {
+            oari_ipc_stop_streams(self);
+            stopped = 1;
         }
         sched_yield();
     }
     return 1;
 }
 
-static void end_streams(ipc *self)
+static void free_lists(ipc *self)
 {
-    oar_device device = oar_device_of(OAR_CUDA, self->device);
-
-    if (self->own_stream && self->stream != NULL)
-        oar_stream_destroy(device, self->stream);
-    for (int r = 0; r < self->ranks; r++)
-        if (self->peer[r].stream != NULL)
-            oar_stream_destroy(device, self->peer[r].stream);
-}
-
-static void leave_pages(ipc *self)
-{
-    for (int r = 0; r < self->ranks; r++)
-        if (self->peer[r].registered)
-            self->cu->MemHostUnregister(self->peer[r].page);
-    oari_ipc_page_leave(self);
-}
-
-static void free_arrays(ipc *self)
-{
-    oari_ipc_drop_messages(self);
+    oari_match_destroy(self->match);
     while (self->spare != NULL) {
         ipc_work *work = self->spare;
 
@@ -335,24 +275,33 @@ static void free_arrays(ipc *self)
     oari_free(self->kernel);
 }
 
-/* Streams that do not end use what is left: it stays until the process ends. */
+/* Streams that do not end use memory and pages: these stay until the process
+ * ends. */
 static void close_engine(void *given)
 {
     ipc *self = given;
+    oar_device device = oar_device_of(OAR_CUDA, self->device);
     const oari_cuda *cu;
 
     if (self->cu == NULL || self->peer == NULL ||
         oari_cuda_enter(self->device, &cu) != OAR_OK) {
-        free_arrays(self);
+        free_lists(self);
         return;
     }
-    if (drain(self)) {
-        oari_ipc_forget_mapped(self);
-        end_streams(self);
-        leave_pages(self);
+    if (drain_streams(self)) {
+        oari_ipc_release_memory(self);
+        if (self->own_stream && self->stream != NULL)
+            oar_stream_destroy(device, self->stream);
+        for (int r = 0; r < self->ranks; r++) {
+            if (self->peer[r].stream != NULL)
+                oar_stream_destroy(device, self->peer[r].stream);
+            if (self->peer[r].registered)
+                cu->MemHostUnregister(self->peer[r].page);
+        }
+        oari_ipc_page_leave(self);
     }
     oari_cuda_leave();
-    free_arrays(self);
+    free_lists(self);
 }
 
 /* ---- the table ----------------------------------------------------------- */
@@ -362,23 +311,12 @@ const oari_backend oari_backend_ipc = {
     .ops.abi = OAR_BACKEND_ABI,
     .ops.name = "ipc",
     .ops.self_size = sizeof(ipc),
-    .ops.probe = probe,
+    .ops.probe = probe_ipc,
     .ops.close = close_engine,
-    .ops.progress = progress,
+    .ops.progress = progress_engine,
     .ops.abort = abort_engine,
-    .ops.takes = takes,
+    .ops.takes = takes_call,
     .ops.post_count = OAR_COLL_COUNT,
-    .ops.post = {
-        [OAR_COLL_BROADCAST] = oari_ipc_post,
-        [OAR_COLL_ALL_REDUCE] = oari_ipc_post,
-        [OAR_COLL_REDUCE] = oari_ipc_post,
-        [OAR_COLL_GATHER] = oari_ipc_post,
-        [OAR_COLL_SCATTER] = oari_ipc_post,
-        [OAR_COLL_ALL_GATHER] = oari_ipc_post,
-        [OAR_COLL_REDUCE_SCATTER] = oari_ipc_post,
-        [OAR_COLL_ALL_TO_ALL] = oari_ipc_post,
-        [OAR_COLL_SEND] = oari_ipc_send,
-        [OAR_COLL_RECV] = oari_ipc_recv,
-    },
+    .ops.post = OARI_POST_ON_DEVICE(oari_ipc_post),
     .open = open_engine,
 };

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ipc/ipc.h: what the files of the backend `ipc` share.
+/* backends/ipc/ipc.h: the private header of the backend ipc.
  *
- * Every rank has a page of host memory that all ranks map and have registered
- * with the driver. On it stand, written by the host: what each operation's
- * buffers are; and, written by the rank's stream: that they are ready, and that
- * its part of the work is done. Streams of other ranks wait for these words.
- * (Where one rank works for all, "ready" is written and read by the hosts.)
- * An operation n uses words and entry n % IPC_DEPTH; they are used again only
- * when this rank has seen there what it waited for. So a word that an abort
- * sets is never set back under a stream that waits for it.
+ * Every rank has a page of host memory that all ranks map and register with the
+ * driver. The host writes there what each operation's buffers are; the rank's
+ * stream writes there that they are ready, and that its part of the work is
+ * done. Streams of other ranks wait for these words. (Where one rank works for
+ * all, the hosts write and read "ready".) Operation n uses words and entry
+ * n % IPC_DEPTH; they are used again only when this rank has seen there what it
+ * waited for. So a word that an abort sets is never reset while a stream waits
+ * for it.
  *
- * One driver at a time works on a group's engine; abort may come from any
- * thread and touches nothing but pages and `why`.
+ * One driver at a time works on a group's engine; any thread may abort it,
+ * which writes only to pages and `why`.
  */
 #ifndef OARI_BACKENDS_IPC_IPC_H
 #define OARI_BACKENDS_IPC_IPC_H
@@ -21,10 +21,11 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/cuda_reduce.h"
 #include "link/link.h"
+#include "link/match.h"
 
 enum {
-    IPC_DEPTH = 32,                /* collectives under way on the device */
-    IPC_BOX = 16,                  /* messages of a pair that are not taken */
+    IPC_DEPTH = 32, /* collectives in flight on the device */
+    IPC_BOX = 16,   /* messages of a pair that are not received */
     IPC_RANKS = OARI_CUDA_SOURCES, /* in a group */
     IPC_EAGER_BYTES = 64 << 10     /* messages up to here do not wait */
 };
@@ -34,15 +35,15 @@ enum {
 /* A word that streams write and wait for. */
 typedef _Atomic uint32_t ipc_word;
 
-/* How peers find memory of mine. */
+/* How peers find this rank's memory. */
 typedef struct ipc_memory {
     uint64_t id; /* of the allocation; 0: there is none */
     oari_cu_ipc handle;
-    uint64_t base, bytes; /* of the allocation, where it is for me */
-    uint64_t offset;      /* of what is meant */
+    uint64_t base, bytes; /* of the allocation, in the owner's addresses */
+    uint64_t offset;      /* of the buffer in it */
 } ipc_memory;
 
-/* What a rank brings to a collective. */
+/* A rank's buffers in a collective. */
 typedef struct ipc_entry {
     ipc_word stamp; /* its number; written last */
     uint32_t has_counts;
@@ -73,8 +74,8 @@ typedef struct ipc_desk {
 
 typedef struct ipc_page {
     uint32_t version;
-    ipc_word left;              /* ranks that use it no more */
-    _Alignas(64) ipc_word stop; /* rank 0's counts: a rank has given up */
+    ipc_word left;              /* how many ranks no longer use it */
+    _Alignas(64) ipc_word stop; /* on rank 0's page: a rank has given up */
     ipc_word stopper;           /* which, plus one */
     _Alignas(64) ipc_word ready[IPC_DEPTH];
     _Alignas(64) ipc_word done[IPC_DEPTH];
@@ -84,7 +85,7 @@ typedef struct ipc_layout {
     size_t entry, entry_bytes, box, desk, bytes;
 } ipc_layout;
 
-/* Whether a word has come to a number, which may have gone round. */
+/* Whether a word has reached a number; numbers may wrap. */
 static inline int ipc_has(ipc_word *word, uint32_t number)
 {
     return (int32_t)(atomic_load(word) - number) >= 0;
@@ -92,28 +93,28 @@ static inline int ipc_has(ipc_word *word, uint32_t number)
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* An allocation of mine that has been shown to peers, or cannot be. */
-typedef struct ipc_shown {
-    struct ipc_shown *next;
+/* An allocation of this rank that was exported to peers, or cannot be. */
+typedef struct ipc_exported {
+    struct ipc_exported *next;
     ipc_memory memory;
-    int hidden;
-} ipc_shown;
+    int unsharable;
+} ipc_exported;
 
 typedef struct ipc_mapping ipc_mapping; /* ipc_mapping.c */
 
-/* One of a peer's, mapped here. */
-typedef struct ipc_mapped {
-    struct ipc_mapped *next;
+/* A peer's allocation, mapped here. */
+typedef struct ipc_imported {
+    struct ipc_imported *next;
     uint64_t id, base, bytes;
     oari_cu_memory here;
     ipc_mapping *mapping;
-} ipc_mapped;
+} ipc_imported;
 
-/* Memory that stands in for some that cannot be shown. */
-typedef struct ipc_stage {
+/* Memory through which buffers are copied that CUDA cannot share. */
+typedef struct ipc_bounce {
     void *memory;
     size_t bytes;
-} ipc_stage;
+} ipc_bounce;
 
 /* ---- operations ---------------------------------------------------------- */
 
@@ -121,11 +122,11 @@ typedef struct ipc_work {
     struct ipc_work *next;
     const oar_collective *call;
     oar_transfer *done;
-    int begun;
-    uint32_t number; /* once begun */
-    int stages_in;   /* the input was copied to the stage */
-    int stages_out;  /* the result is to be copied from the stage */
-    int told;        /* "ready" is said, or left to the stream */
+    int started;
+    uint32_t number; /* once started */
+    int bounces_in;  /* the input was copied to the bounce buffer */
+    int bounces_out; /* the result must be copied from the bounce buffer */
+    int ready_said;  /* "ready" is written, or the stream will */
 } ipc_work;
 
 typedef struct ipc_queue {
@@ -133,21 +134,13 @@ typedef struct ipc_queue {
     ipc_work **end;
 } ipc_queue;
 
-/* A letter that has come and not been taken. */
-typedef struct ipc_arrival {
-    struct ipc_arrival *next;
-    int source;
-    uint32_t number;
-    ipc_letter letter;
-} ipc_arrival;
-
 /* What is shared with one peer, and messages with it. */
 typedef struct ipc_peer {
     unsigned char *page;
-    int registered;        /* the page is, for streams */
-    oari_cu_memory reach;  /* and there */
-    ipc_mapped *mapped;    /* its memory */
-    oari_cu_stream stream; /* messages only; NULL: none yet */
+    int registered;             /* the page is registered with the driver */
+    oari_cu_memory device_page; /* the page, as streams see it */
+    ipc_imported *imported;     /* its memory */
+    oari_cu_stream stream;      /* messages only; NULL: none yet */
     uint32_t sent, seen;
     ipc_queue outbox;     /* sends that wait for a place */
     ipc_queue asked;      /* sends that wait for their answer */
@@ -158,30 +151,29 @@ typedef struct ipc_peer {
 typedef struct ipc {
     int rank, ranks, device;
     const oari_cuda *cu;
-    int alone_works; /* rank 0 does everybody's work: one GPU for all */
+    int leader_works; /* rank 0 works for all: they share one GPU */
     unsigned processors;
     oari_cu_stream stream;
     int own_stream;
-    oari_cu_function *kernel; /* as launch.c counts them */
+    oari_cu_function *kernel; /* as ipc_launch.c numbers them */
     size_t eager_bytes;
 
     ipc_layout layout;
 
-    _Atomic uint32_t number; /* of the collective begun last */
-    uint64_t begun;          /* how many that were */
+    _Atomic uint32_t number; /* of the collective started last */
+    uint64_t started;        /* how many were started */
     ipc_queue queue;         /* collectives, in order */
     ipc_work *spare;
-    ipc_shown *shown;
-    ipc_stage in_stage, out_stage;
+    ipc_exported *exported;
+    ipc_bounce in_bounce, out_bounce;
 
-    ipc_peer *peer; /* by rank */
-    ipc_queue receives;
-    ipc_arrival *arrivals;
+    ipc_peer *peer;    /* by rank */
+    oari_match *match; /* of messages */
+    oari_taker taker;
     _Atomic int why; /* an oar_status: aborted */
 } ipc;
 
 /* ipc_page.c */
-ipc_layout oari_ipc_layout(int ranks);
 static inline ipc_page *oari_ipc_page(const ipc *self, int rank)
 {
     return (ipc_page *)self->peer[rank].page;
@@ -189,39 +181,40 @@ static inline ipc_page *oari_ipc_page(const ipc *self, int rank)
 ipc_entry *oari_ipc_entry(const ipc *self, int rank, uint32_t number);
 ipc_box *oari_ipc_box(const ipc *self, int from, int to);
 ipc_desk *oari_ipc_desk(const ipc *self, int from, int to);
-/* Where a word on a rank's page is for streams. */
-oari_cu_memory oari_ipc_reach(const ipc *self, int rank, const ipc_word *word);
-/* The word that ends kernels; 0 in a group of one. */
-oari_cu_memory oari_ipc_stop(const ipc *self);
-/* Sets the word, then all that this rank's streams may wait for. Any thread. */
-void oari_ipc_release(ipc *self);
-/* The rank that has given up, or -1. */
-int oari_ipc_stopper(const ipc *self);
+/* Returns the address of a word on a rank's page for streams. */
+oari_cu_memory oari_ipc_device_word(const ipc *self, int rank,
+                                    const ipc_word *word);
+/* Returns the address of the word that ends kernels; 0 in a group of one. */
+oari_cu_memory oari_ipc_stop_word(const ipc *self);
+/* Sets the word that ends kernels, then all words that this rank's streams may
+ * wait for. Any thread. */
+void oari_ipc_stop_streams(ipc *self);
 oar_status oari_ipc_page_make(ipc *self);
 void oari_ipc_page_leave(ipc *self);
 
-/* meet.c: finds the others, sees that it can work, maps their pages. */
-oar_status oari_ipc_meet(ipc *self, const oari_open *with);
+/* ipc_rendezvous.c: finds the other ranks, checks that they can work together,
+ * maps their pages. */
+oar_status oari_ipc_rendezvous(ipc *self, const oari_open *with);
 
-/* memory.c */
-/* How peers find that memory; id 0: they cannot. */
+/* ipc_memory.c */
+/* Exports memory to peers; id 0: they cannot map it. */
 oar_status oari_ipc_show(ipc *self, const void *data, ipc_memory *memory);
-/* Where memory of a rank's is here. */
+/* Gives the address of a rank's memory here. */
 oar_status oari_ipc_map(ipc *self, int rank, const ipc_memory *memory,
                         oari_cu_memory *here);
-/* Room in a stage. What it had is lost, once the stream has passed. */
-oar_status oari_ipc_stage_room(ipc *self, ipc_stage *stage, size_t bytes);
-void oari_ipc_forget_mapped(ipc *self);
-void oari_ipc_forget_shown(ipc_shown *shown);
+/* Makes room in a bounce buffer. Its old memory is freed in stream order. */
+oar_status oari_ipc_bounce_reserve(ipc *self, ipc_bounce *bounce, size_t bytes);
+void oari_ipc_release_memory(ipc *self);
+void oari_ipc_release_exported(ipc_exported *exported);
 
 /* ipc_mapping.c */
-/* Maps an allocation of another process, or takes part in its mapping. */
+/* Maps an allocation of another process, or shares a mapping of it. */
 oar_status oari_ipc_mapping_open(const ipc *self, const ipc_memory *memory,
                                  ipc_mapping **mapping, oari_cu_memory *here);
 void oari_ipc_mapping_close(const ipc *self, ipc_mapping *mapping);
 
-/* launch.c */
-oar_status oari_ipc_load(ipc *self);
+/* ipc_launch.c */
+oar_status oari_ipc_load_kernels(ipc *self);
 /* Whether there is a kernel that reduces that dtype. */
 int oari_ipc_reduces(oar_dtype dtype);
 
@@ -232,12 +225,12 @@ typedef struct ipc_reduction {
     int sources, destinations;
     uint64_t count;
     oari_cu_memory source[IPC_RANKS], destination[IPC_RANKS];
-    double factor[IPC_RANKS]; /* of those operators that have them */
+    double factor[IPC_RANKS]; /* for operators that have them */
 } ipc_reduction;
 oar_status oari_ipc_reduce(ipc *self, const ipc_reduction *r,
                            oari_cu_stream stream);
 
-/* Copies collected into as few launches as can be. */
+/* Copies, collected into as few launches as possible. */
 typedef struct ipc_copies {
     ipc *self;
     oari_cu_stream stream;
@@ -245,51 +238,51 @@ typedef struct ipc_copies {
     oari_cuda_copy given;
 } ipc_copies;
 void oari_ipc_copies_begin(ipc *self, oari_cu_stream stream, ipc_copies *c);
-/* To `targets` places; those that are `from` itself are left out. */
+/* Adds a copy to `targets` addresses; `from` itself is left out. */
 oar_status oari_ipc_copies_add(ipc_copies *c, oari_cu_memory from,
                                const oari_cu_memory *to, int targets,
                                uint64_t bytes);
 oar_status oari_ipc_copies_end(ipc_copies *c);
-/* One alone. */
+/* A single copy. */
 oar_status oari_ipc_copy(ipc *self, oari_cu_memory to, oari_cu_memory from,
                          uint64_t bytes, oari_cu_stream stream);
 
 /* ipc_share.c */
-/* What a rank brings, with addresses here. */
+/* A rank's buffers, with addresses here. */
 typedef struct ipc_view {
     oari_cu_memory in, out;
     const ipc_entry *entry;
 } ipc_view;
-/* Puts this rank's part of the work on the stream: everybody's, if it alone
- * works. OAR_E_MISMATCH if the counts of the ranks do not fit each other. */
-oar_status oari_ipc_do_share(ipc *self, const oar_collective *call,
-                             const ipc_view *view);
+/* Puts this rank's share of the work on the stream: all of it, if it works for
+ * all ranks. OAR_E_MISMATCH if the ranks' counts differ. */
+oar_status oari_ipc_run_share(ipc *self, const oar_collective *call,
+                              const ipc_view *view);
 int oari_ipc_reads(const ipc *self, const oar_collective *call);
 int oari_ipc_writes(const ipc *self, const oar_collective *call);
 
-/* collective.c */
+/* ipc_collective.c */
 oar_status oari_ipc_post(void *self, const oar_collective *call,
                          oar_transfer *done);
-void oari_ipc_go_on(ipc *self);
+void oari_ipc_progress_collectives(ipc *self);
 
-/* message.c */
+/* ipc_message.c */
 oar_status oari_ipc_send(void *self, const oar_collective *call,
                          oar_transfer *done);
 oar_status oari_ipc_recv(void *self, const oar_collective *call,
                          oar_transfer *done);
 void oari_ipc_go_on_messages(ipc *self);
-void oari_ipc_drop_messages(ipc *self);
+oar_status oari_ipc_open_messages(ipc *self);
 
 /* ipc.c */
 void oari_ipc_finish(oar_transfer *done, oar_status status);
 oar_status oari_ipc_queue_add(ipc *self, ipc_queue *queue,
                               const oar_collective *call, oar_transfer *done);
-/* Takes out the one at *place and ends it. */
+/* Removes the work at *place and completes it. */
 void oari_ipc_queue_end(ipc *self, ipc_queue *queue, ipc_work **place,
                         oar_status status);
 oar_status oari_ipc_await_event(ipc *self, oari_cu_stream stream, void *event);
-/* Whether an event has come, as far as the host knows now. */
-oar_status oari_ipc_has_come(ipc *self, void *event, int *done);
+/* Sets *done if an event has come. */
+oar_status oari_ipc_test_event(ipc *self, void *event, int *done);
 oar_status oari_ipc_record(ipc *self, oari_cu_stream stream, void *event);
 oar_status oari_ipc_write(ipc *self, oari_cu_stream stream, int rank,
                           ipc_word *word, uint32_t value);

@@ -1,31 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ipc_collective: how a collective gets onto the streams.
  *
- * Every rank says on its page what its buffers are, and when they are ready. A
- * rank that works waits (here, in progress, never on the device) until all
+ * Every rank writes on its page what its buffers are, and when they are ready.
+ * A rank that works waits (here, in progress, never on the device) until all
  * descriptions are there; then its stream waits until all are ready, works, and
- * says so. Collectives are begun in order, one after the other, and so is their
- * work on the device.
+ * writes that it is done. Collectives start in order, one after the other, and
+ * so does their work on the device.
  *
  * Where one rank works for all on one GPU, whatever another process puts on a
- * stream makes the GPU change to it and back (some microseconds if it has run,
- * milliseconds if it waits). So the others put nothing there: they look here
- * whether their buffers are ready, say so, and look whether the work is done;
- * and the one that works begins when all have said so. */
+ * stream makes the GPU switch to it and back (some microseconds if it has run,
+ * milliseconds if it waits). So the others put nothing there: their hosts test
+ * whether their buffers are ready, write so, and test whether the work is done;
+ * and the rank that works starts when all have written "ready". */
 #include <string.h>
 
 #include "backends/ipc/ipc.h"
 #include "base/status.h"
 
-static int works(const ipc *self, int rank)
+static int does_work(const ipc *self, int rank)
 {
-    return !self->alone_works || rank == 0;
-}
-
-/* Whether another rank works for this one, which puts nothing on its stream. */
-static int only_looks(const ipc *self)
-{
-    return !works(self, self->rank);
+    return !self->leader_works || rank == 0;
 }
 
 /* ---- words --------------------------------------------------------------- */
@@ -40,119 +34,91 @@ static ipc_word *done_word(const ipc *self, int rank, uint32_t number)
     return &oari_ipc_page(self, rank)->done[number % IPC_DEPTH];
 }
 
-/* Whether the words of that number may be used again: everything that this
- * rank waited for there has come, so nobody will write an old number. */
-static int has_place(const ipc *self, uint32_t number)
+/* Whether the words of that number may be used again: everything that this rank
+ * waited for there has come, so no rank will write an old number. */
+static int is_free(const ipc *self, uint32_t number)
 {
     uint32_t old = number - IPC_DEPTH;
 
-    if (self->begun < IPC_DEPTH)
+    if (self->started < IPC_DEPTH)
         return 1;
     for (int r = 0; r < self->ranks; r++) {
         if (r == self->rank)
             continue;
-        if (works(self, self->rank) && !ipc_has(ready_word(self, r, old), old))
+        if (does_work(self, self->rank) &&
+            !ipc_has(ready_word(self, r, old), old))
             return 0;
-        if (works(self, r) && !ipc_has(done_word(self, r, old), old))
+        if (does_work(self, r) && !ipc_has(done_word(self, r, old), old))
             return 0;
     }
     return 1;
 }
 
-static oar_status await_ready(ipc *self, uint32_t number)
-{
-    for (int r = 0; r < self->ranks; r++)
-        if (r != self->rank)
-            OARI_TRY(oari_ipc_await(self, self->stream, r,
-                                    ready_word(self, r, number), number));
-    return OAR_OK;
-}
-
-static oar_status await_done(ipc *self, uint32_t number)
-{
-    for (int r = 0; r < self->ranks; r++)
-        if (r != self->rank && works(self, r))
-            OARI_TRY(oari_ipc_await(self, self->stream, r,
-                                    done_word(self, r, number), number));
-    return OAR_OK;
-}
-
 /* ---- describing ---------------------------------------------------------- */
 
-static oari_cu_memory address(const void *data)
+static oari_cu_memory address_of(const void *data)
 {
     return (oari_cu_memory)(uintptr_t)data;
 }
 
 /* Memory that peers cannot map is copied to some that they can. */
-static oar_status show_in(ipc *self, ipc_work *work, ipc_memory *memory)
+static oar_status export_in(ipc *self, ipc_work *work, ipc_memory *memory)
 {
     const oar_span *in = &work->call->in;
 
     OARI_TRY(oari_ipc_show(self, in->data, memory));
     if (memory->id != 0)
         return OAR_OK;
-    work->stages_in = 1;
+    work->bounces_in = 1;
     OARI_TRY(oari_ipc_await_event(self, self->stream, work->call->ready));
-    OARI_TRY(oari_ipc_stage_room(self, &self->in_stage, ipc_bytes(in)));
-    OARI_TRY(oari_ipc_copy(self, address(self->in_stage.memory),
-                           address(in->data), ipc_bytes(in), self->stream));
-    return oari_ipc_show(self, self->in_stage.memory, memory);
+    OARI_TRY(oari_ipc_bounce_reserve(self, &self->in_bounce, ipc_bytes(in)));
+    OARI_TRY(oari_ipc_copy(self, address_of(self->in_bounce.memory),
+                           address_of(in->data), ipc_bytes(in), self->stream));
+    return oari_ipc_show(self, self->in_bounce.memory, memory);
 }
 
-static oar_status show_out(ipc *self, ipc_work *work, ipc_memory *memory)
+static oar_status export_out(ipc *self, ipc_work *work, ipc_memory *memory)
 {
     const oar_span *out = &work->call->out;
 
     OARI_TRY(oari_ipc_show(self, out->data, memory));
     if (memory->id != 0)
         return OAR_OK;
-    work->stages_out = 1;
-    OARI_TRY(oari_ipc_stage_room(self, &self->out_stage, ipc_bytes(out)));
-    return oari_ipc_show(self, self->out_stage.memory, memory);
+    work->bounces_out = 1;
+    OARI_TRY(oari_ipc_bounce_reserve(self, &self->out_bounce, ipc_bytes(out)));
+    return oari_ipc_show(self, self->out_bounce.memory, memory);
 }
 
-static void describe_counts(ipc *self, const oar_collective *call, ipc_entry *e)
-{
-    e->has_counts = call->in_counts != NULL || call->out_counts != NULL;
-    for (int r = 0; r < self->ranks; r++) {
-        e->counts[r] = call->in_counts != NULL ? call->in_counts[r] : 0;
-        e->counts[self->ranks + r] =
-            call->out_counts != NULL ? call->out_counts[r] : 0;
-    }
-}
-
-/* Whether what was shown is the input itself, and not a copy of it. */
-static int is_shown(const oar_collective *call, const ipc_memory *memory)
-{
-    return memory->id != 0 &&
-           memory->base + memory->offset == address(call->in.data);
-}
-
-static oar_status describe(ipc *self, ipc_work *work, ipc_entry *e)
+static oar_status describe_buffers(ipc *self, ipc_work *work, ipc_entry *e)
 {
     const oar_collective *call = work->call;
+    int is_in_place; /* on the input itself, not on a copy of it */
 
     e->in.id = e->out.id = 0;
     e->weight = call->weight;
     e->in_count = call->in.count;
     e->out_count = call->out.count;
-    if (call->ragged)
-        describe_counts(self, call, e);
-    else
-        e->has_counts = 0;
+    e->has_counts =
+        call->ragged && (call->in_counts != NULL || call->out_counts != NULL);
+    for (int r = 0; r < self->ranks && e->has_counts; r++) {
+        e->counts[r] = call->in_counts != NULL ? call->in_counts[r] : 0;
+        e->counts[self->ranks + r] =
+            call->out_counts != NULL ? call->out_counts[r] : 0;
+    }
     if (oari_ipc_reads(self, call))
-        OARI_TRY(show_in(self, work, &e->in));
+        OARI_TRY(export_in(self, work, &e->in));
     if (!oari_ipc_writes(self, call))
         return OAR_OK;
-    if (call->in.data != call->out.data || !is_shown(call, &e->in))
-        return show_out(self, work, &e->out);
+    is_in_place = call->in.data == call->out.data && e->in.id != 0 &&
+                  e->in.base + e->in.offset == address_of(call->in.data);
+    if (!is_in_place)
+        return export_out(self, work, &e->out);
     e->out = e->in;
     return OAR_OK;
 }
 
 /* Kernels read whole elements. */
-static oar_status check_aligned(const oar_collective *call)
+static oar_status check_alignment(const oar_collective *call)
 {
     uintptr_t odd = (uintptr_t)call->in.data | (uintptr_t)call->out.data;
     size_t size = oar_dtype_size(call->in.dtype);
@@ -170,170 +136,156 @@ static oar_status check_aligned(const oar_collective *call)
 
 /* ---- one collective ------------------------------------------------------ */
 
-/* Unless it has copies to make, which are on its stream. */
-static int says_so_itself(const ipc *self, const ipc_work *work)
-{
-    return only_looks(self) && !work->stages_in && !work->stages_out;
-}
-
-/* From here on it has its number: a failure ends the group. */
-static oar_status begin(ipc *self, ipc_work *work)
+/* From here on the collective has a number: a failure ends the group. */
+static oar_status start_work(ipc *self, ipc_work *work)
 {
     uint32_t number = atomic_load(&self->number) + 1;
     ipc_entry *entry = oari_ipc_entry(self, self->rank, number);
 
     atomic_store(&self->number, number);
-    self->begun++;
+    self->started++;
     work->number = number;
-    work->begun = 1;
-    OARI_TRY(describe(self, work, entry));
+    work->started = 1;
+    OARI_TRY(describe_buffers(self, work, entry));
     atomic_store(&entry->stamp, number);
-    if (says_so_itself(self, work))
+    if (!does_work(self, self->rank) && !work->bounces_in &&
+        !work->bounces_out) /* nothing is on the stream: write_ready does it */
         return OAR_OK;
-    work->told = 1;
+    work->ready_said = 1;
     OARI_TRY(oari_ipc_await_event(self, self->stream, work->call->ready));
-    if (self->alone_works && self->rank == 0)
+    if (self->leader_works && self->rank == 0)
         return OAR_OK;
     return oari_ipc_write(self, self->stream, self->rank,
                           ready_word(self, self->rank, number), number);
 }
 
-/* 1 when this rank has said that its buffers are ready, or has failed. */
-static int tell_ready(ipc *self, ipc_work *work, oar_status *status)
+/* Returns 1 when this rank has written that its buffers are ready, or has
+ * failed. */
+static int write_ready(ipc *self, ipc_work *work, oar_status *status)
 {
     int done;
 
-    if (work->told)
+    if (work->ready_said)
         return 1;
-    *status = oari_ipc_has_come(self, work->call->ready, &done);
+    *status = oari_ipc_test_event(self, work->call->ready, &done);
     if (*status != OAR_OK || !done)
         return *status != OAR_OK;
     atomic_store(ready_word(self, self->rank, work->number), work->number);
-    work->told = 1;
+    work->ready_said = 1;
     return 1;
 }
 
-static int all_described(const ipc *self, uint32_t number)
-{
-    for (int r = 0; r < self->ranks; r++)
-        if (atomic_load(&oari_ipc_entry(self, r, number)->stamp) != number)
-            return 0;
-    return 1;
-}
-
-static int all_ready(const ipc *self, uint32_t number)
-{
-    for (int r = 0; r < self->ranks; r++)
-        if (r != self->rank && !ipc_has(ready_word(self, r, number), number))
-            return 0;
-    return 1;
-}
-
-/* Whether this rank can do its part. */
+/* Whether all ranks have described their buffers, and, where the leader works,
+ * written that they are ready. */
 static int can_work(const ipc *self, uint32_t number)
 {
-    return all_described(self, number) &&
-           (!self->alone_works || all_ready(self, number));
-}
-
-static oar_status look_at(ipc *self, uint32_t number, ipc_view *view)
-{
     for (int r = 0; r < self->ranks; r++) {
-        const ipc_entry *e = oari_ipc_entry(self, r, number);
-
-        view[r].entry = e;
-        OARI_TRY(oari_ipc_map(self, r, &e->in, &view[r].in));
-        OARI_TRY(oari_ipc_map(self, r, &e->out, &view[r].out));
+        if (atomic_load(&oari_ipc_entry(self, r, number)->stamp) != number)
+            return 0;
+        if (self->leader_works && r != self->rank &&
+            !ipc_has(ready_word(self, r, number), number))
+            return 0;
     }
-    return OAR_OK;
+    return 1;
 }
 
 static oar_status do_work(ipc *self, const ipc_work *work)
 {
     ipc_view view[IPC_RANKS];
 
-    OARI_TRY(look_at(self, work->number, view));
-    if (!self->alone_works)
-        OARI_TRY(await_ready(self, work->number));
-    OARI_TRY(oari_ipc_do_share(self, work->call, view));
+    for (int r = 0; r < self->ranks; r++) {
+        const ipc_entry *e = oari_ipc_entry(self, r, work->number);
+
+        view[r].entry = e;
+        OARI_TRY(oari_ipc_map(self, r, &e->in, &view[r].in));
+        OARI_TRY(oari_ipc_map(self, r, &e->out, &view[r].out));
+    }
+    for (int r = 0; r < self->ranks && !self->leader_works; r++)
+        if (r != self->rank)
+            OARI_TRY(oari_ipc_await(self, self->stream, r,
+                                    ready_word(self, r, work->number),
+                                    work->number));
+    OARI_TRY(oari_ipc_run_share(self, work->call, view));
     return oari_ipc_write(self, self->stream, self->rank,
                           done_word(self, self->rank, work->number),
                           work->number);
 }
 
-static oar_status end(ipc *self, const ipc_work *work)
+static oar_status end_work(ipc *self, const ipc_work *work)
 {
     const oar_span *out = &work->call->out;
     int done = 0;
 
-    if (!self->alone_works)
-        OARI_TRY(await_done(self, work->number));
-    if (only_looks(self) && !work->stages_out) /* the work has been done */
-        OARI_TRY(oari_ipc_has_come(self, work->call->finished, &done));
+    for (int r = 0; r < self->ranks && !self->leader_works; r++)
+        if (r != self->rank)
+            OARI_TRY(oari_ipc_await(self, self->stream, r,
+                                    done_word(self, r, work->number),
+                                    work->number));
+    if (!does_work(self, self->rank) &&
+        !work->bounces_out) /* the work has been done */
+        OARI_TRY(oari_ipc_test_event(self, work->call->finished, &done));
     if (done)
         return OAR_OK;
-    if (work->stages_out)
-        OARI_TRY(oari_ipc_copy(self, address(out->data),
-                               address(self->out_stage.memory), ipc_bytes(out),
-                               self->stream));
+    if (work->bounces_out)
+        OARI_TRY(oari_ipc_copy(self, address_of(out->data),
+                               address_of(self->out_bounce.memory),
+                               ipc_bytes(out), self->stream));
     return oari_ipc_record(self, self->stream, work->call->finished);
 }
 
-/* Whether the one that works has done it. */
-static int is_worked_out(const ipc *self, uint32_t number)
+/* Whether what this work waits for has come. */
+static int can_advance(const ipc *self, const ipc_work *work)
 {
-    return ipc_has(done_word(self, 0, number), number);
-}
-
-/* Whether what this one waits for has come; asked again and again. */
-static int can_go_on(const ipc *self, const ipc_work *work)
-{
-    if (!work->begun)
-        return has_place(self, atomic_load(&self->number) + 1);
-    if (works(self, self->rank))
+    if (!work->started)
+        return is_free(self, atomic_load(&self->number) + 1);
+    if (does_work(self, self->rank))
         return can_work(self, work->number);
-    return !work->told || is_worked_out(self, work->number);
+    return !work->ready_said ||
+           ipc_has(done_word(self, 0, work->number), work->number);
 }
 
-/* As far as it goes now: 1 when it is all on the stream, or has failed. */
-static int go_on(ipc *self, ipc_work *work, oar_status *status)
+/* Goes as far as possible now. Returns 1 when all is on the stream, or has
+ * failed. */
+static int advance_work(ipc *self, ipc_work *work, oar_status *status)
 {
     *status = OAR_OK;
-    if (!can_go_on(self, work))
+    if (!can_advance(self, work))
         return 0;
-    if (!work->begun && (*status = begin(self, work)) != OAR_OK)
+    if (!work->started && (*status = start_work(self, work)) != OAR_OK)
         return 1;
-    if (works(self, self->rank)) {
+    if (does_work(self, self->rank)) {
         if (!can_work(self, work->number))
             return 0;
         if ((*status = do_work(self, work)) != OAR_OK)
             return 1;
     } else {
-        if (!tell_ready(self, work, status))
+        if (!write_ready(self, work, status))
             return 0;
-        if (*status != OAR_OK || !is_worked_out(self, work->number))
+        if (*status != OAR_OK ||
+            !ipc_has(done_word(self, 0, work->number), work->number))
             return *status != OAR_OK;
     }
-    *status = end(self, work);
+    *status = end_work(self, work);
     return 1;
 }
 
-void oari_ipc_go_on(ipc *self)
+void oari_ipc_progress_collectives(ipc *self)
 {
     const oari_cuda *cu;
     oar_status status;
 
-    if (self->queue.first == NULL || !can_go_on(self, self->queue.first) ||
+    if (self->queue.first == NULL || !can_advance(self, self->queue.first) ||
         oari_cuda_enter(self->device, &cu) != OAR_OK)
         return;
-    while (self->queue.first != NULL && go_on(self, self->queue.first, &status))
+    while (self->queue.first != NULL &&
+           advance_work(self, self->queue.first, &status))
         oari_ipc_queue_end(self, &self->queue, &self->queue.first, status);
     oari_cuda_leave();
 }
 
 /* ---- posting ------------------------------------------------------------- */
 
-/* Whether there is nothing to move, which all ranks see alike. */
+/* Whether there is nothing to move; the same on all ranks. */
 static int is_empty(const oar_collective *call)
 {
     switch (call->kind) {
@@ -347,37 +299,34 @@ static int is_empty(const oar_collective *call)
     }
 }
 
-static oar_status pass_empty(ipc *self, const oar_collective *call)
-{
-    const oari_cuda *cu;
-    oar_status status;
-
-    OARI_TRY(oari_cuda_enter(self->device, &cu));
-    status = oari_ipc_await_event(self, self->stream, call->ready);
-    if (status == OAR_OK)
-        status = oari_ipc_record(self, self->stream, call->finished);
-    oari_cuda_leave();
-    return status;
-}
-
-/* An empty one is done at once even if others wait: it touches nothing. */
+/* An empty collective is done at once, even if others wait. */
 oar_status oari_ipc_post(void *given, const oar_collective *call,
                          oar_transfer *done)
 {
     ipc *self = given;
-    oar_status why = (oar_status)atomic_load(&self->why);
+    oar_status status, why = (oar_status)atomic_load(&self->why);
+    const oari_cuda *cu;
 
+    if (call->kind == OAR_COLL_SEND)
+        return oari_ipc_send(self, call, done);
+    if (call->kind == OAR_COLL_RECV)
+        return oari_ipc_recv(self, call, done);
     if (why != OAR_OK) {
         oari_ipc_finish(done, why);
         return OAR_OK;
     }
-    OARI_TRY(check_aligned(call));
+    OARI_TRY(check_alignment(call));
     if (is_empty(call)) {
-        OARI_TRY(pass_empty(self, call));
-        oari_ipc_finish(done, OAR_OK);
-        return OAR_OK;
+        OARI_TRY(oari_cuda_enter(self->device, &cu));
+        status = oari_ipc_await_event(self, self->stream, call->ready);
+        if (status == OAR_OK)
+            status = oari_ipc_record(self, self->stream, call->finished);
+        oari_cuda_leave();
+        if (status == OAR_OK)
+            oari_ipc_finish(done, OAR_OK);
+        return status;
     }
     OARI_TRY(oari_ipc_queue_add(self, &self->queue, call, done));
-    oari_ipc_go_on(self);
+    oari_ipc_progress_collectives(self);
     return OAR_OK;
 }

@@ -1,26 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ipc_launch: the kernels of device/cuda/reduce.cu, and which one does what. */
+/* ipc_launch: launches the kernels of device/cuda/reduce.cu. */
 #include "backends/ipc/ipc.h"
 #include "base/alloc.h"
 #include "base/reduce/reduce.h"
 #include "base/reduce/reduce_isa.h"
 #include "base/status.h"
 
-/* ---- which there are ----------------------------------------------------- */
+/* ---- kernels ------------------------------------------------------------- */
 
-/* Sums that have kernels of their own, by how many sources. */
+/* Sums of few sources have kernels of their own. A reduction's number is its
+ * dtype's; then come the sums. */
 enum { FEW_2, FEW_4, FEW_8, FEWS };
 enum { COPY = OAR_DTYPE_COUNT * (1 + FEWS), KERNELS };
-
-static int reduce_kernel(oar_dtype dtype)
-{
-    return (int)dtype;
-}
-
-static int sum_kernel(oar_dtype dtype, int few)
-{
-    return OAR_DTYPE_COUNT * (1 + few) + (int)dtype;
-}
 
 static const int few_sources[FEWS] = { 2, 4, 8 };
 
@@ -57,7 +48,7 @@ int oari_ipc_reduces(oar_dtype dtype)
     return name[dtype].reduce != NULL;
 }
 
-static oar_status load(ipc *self, int kernel, const char *called)
+static oar_status load_kernel(ipc *self, int kernel, const char *called)
 {
     if (called == NULL)
         return OAR_OK;
@@ -65,17 +56,18 @@ static oar_status load(ipc *self, int kernel, const char *called)
                             &self->kernel[kernel]);
 }
 
-oar_status oari_ipc_load(ipc *self)
+oar_status oari_ipc_load_kernels(ipc *self)
 {
     self->kernel = oari_alloc(KERNELS, sizeof *self->kernel);
     if (self->kernel == NULL)
         return OAR_E_NOMEM;
     for (int d = 0; d < OAR_DTYPE_COUNT; d++) {
-        OARI_TRY(load(self, reduce_kernel((oar_dtype)d), name[d].reduce));
+        OARI_TRY(load_kernel(self, d, name[d].reduce));
         for (int f = 0; f < FEWS; f++)
-            OARI_TRY(load(self, sum_kernel((oar_dtype)d, f), name[d].sum[f]));
+            OARI_TRY(load_kernel(self, OAR_DTYPE_COUNT * (1 + f) + d,
+                                 name[d].sum[f]));
     }
-    return load(self, COPY, "oari_copy");
+    return load_kernel(self, COPY, "oari_copy");
 }
 
 /* ---- reductions ---------------------------------------------------------- */
@@ -91,26 +83,20 @@ static unsigned blocks_for(const ipc *self, uint64_t steps, unsigned threads,
     return blocks < most ? (blocks != 0 ? (unsigned)blocks : 1) : most;
 }
 
-/* Whether all buffers lie alike with respect to 16 bytes. */
-static int lie_alike(const ipc_reduction *r)
-{
-    uint64_t odd = 0;
-
-    for (int s = 0; s < r->sources; s++)
-        odd |= r->source[0] ^ r->source[s];
-    for (int d = 0; d < r->destinations; d++)
-        odd |= r->source[0] ^ r->destination[d];
-    return odd % OARI_CUDA_VECTOR == 0;
-}
-
+/* Vectors only where all buffers have the same offset from 16 bytes. */
 static oari_cuda_range range_of(const ipc_reduction *r)
 {
     uint64_t size = oar_dtype_size(r->dtype);
     uint64_t lanes = OARI_CUDA_VECTOR / size;
     uint64_t odd = r->source[0] % OARI_CUDA_VECTOR / size;
     oari_cuda_range range = { .count = r->count };
+    uint64_t differs = 0;
 
-    if (!lie_alike(r))
+    for (int s = 0; s < r->sources; s++)
+        differs |= r->source[0] ^ r->source[s];
+    for (int d = 0; d < r->destinations; d++)
+        differs |= r->source[0] ^ r->destination[d];
+    if (differs % OARI_CUDA_VECTOR != 0)
         return range;
     range.head = odd != 0 ? lanes - odd : 0;
     if (range.head > r->count)
@@ -119,24 +105,14 @@ static oari_cuda_range range_of(const ipc_reduction *r)
     return range;
 }
 
-static double divisor_of(const ipc_reduction *r)
-{
-    return oari_divisor(r->op, r->sources, r->factor);
-}
-
-static double inverse_of(double divisor)
-{
-    return divisor != 0 ? oari_reduce_exact_inverse(divisor) : 0;
-}
-
 static unsigned reduce_blocks(const ipc *self, const oari_cuda_range *range)
 {
     return blocks_for(self, range->vectors != 0 ? range->vectors : range->count,
                       OARI_CUDA_REDUCE_THREADS, REDUCE_BLOCKS);
 }
 
-static oar_status start(ipc *self, int kernel, unsigned blocks,
-                        oari_cu_stream stream, void *given)
+static oar_status launch_kernel(ipc *self, int kernel, unsigned blocks,
+                                oari_cu_stream stream, void *given)
 {
     void *parameter[] = { given };
     unsigned threads =
@@ -149,40 +125,44 @@ static oar_status start(ipc *self, int kernel, unsigned blocks,
 static oar_status reduce_any(ipc *self, const ipc_reduction *r,
                              oari_cu_stream stream)
 {
-    oari_cuda_reduction given = { .stop = oari_ipc_stop(self),
+    oari_cuda_reduction given = { .stop = oari_ipc_stop_word(self),
                                   .range = range_of(r),
-                                  .divisor = divisor_of(r),
+                                  .divisor = oari_divisor(r->op, r->sources,
+                                                          r->factor),
                                   .op = oari_computed_kind(r->op),
                                   .sources = r->sources,
                                   .destinations = r->destinations,
                                   .factors = oari_needs_factors(r->op) };
 
-    given.inverse = inverse_of(given.divisor);
+    if (given.divisor != 0)
+        given.inverse = oari_reduce_exact_inverse(given.divisor);
     for (int s = 0; s < r->sources; s++) {
         given.source[s] = r->source[s];
         given.factor[s] = r->factor[s];
     }
     for (int d = 0; d < r->destinations; d++)
         given.destination[d] = r->destination[d];
-    return start(self, reduce_kernel(r->dtype),
-                 reduce_blocks(self, &given.range), stream, &given);
+    return launch_kernel(self, (int)r->dtype, reduce_blocks(self, &given.range),
+                         stream, &given);
 }
 
 static oar_status sum_few(ipc *self, const ipc_reduction *r, int few,
                           oari_cu_stream stream)
 {
-    oari_cuda_sum given = { .stop = oari_ipc_stop(self),
+    oari_cuda_sum given = { .stop = oari_ipc_stop_word(self),
                             .range = range_of(r),
-                            .divisor = divisor_of(r),
+                            .divisor =
+                                oari_divisor(r->op, r->sources, r->factor),
                             .destinations = r->destinations };
 
-    given.inverse = inverse_of(given.divisor);
+    if (given.divisor != 0)
+        given.inverse = oari_reduce_exact_inverse(given.divisor);
     for (int s = 0; s < r->sources; s++)
         given.source[s] = r->source[s];
     for (int d = 0; d < r->destinations; d++)
         given.destination[d] = r->destination[d];
-    return start(self, sum_kernel(r->dtype, few),
-                 reduce_blocks(self, &given.range), stream, &given);
+    return launch_kernel(self, OAR_DTYPE_COUNT * (1 + few) + (int)r->dtype,
+                         reduce_blocks(self, &given.range), stream, &given);
 }
 
 /* ---- copies -------------------------------------------------------------- */
@@ -192,7 +172,7 @@ void oari_ipc_copies_begin(ipc *self, oari_cu_stream stream, ipc_copies *c)
     c->self = self;
     c->stream = stream;
     c->targets = 0;
-    c->given.stop = oari_ipc_stop(self);
+    c->given.stop = oari_ipc_stop_word(self);
     c->given.chunks = c->given.pieces = 0;
 }
 
@@ -203,38 +183,31 @@ oar_status oari_ipc_copies_end(ipc_copies *c)
 
     if (c->given.pieces == 0)
         return OAR_OK;
-    status =
-        start(self, COPY, blocks_for(self, c->given.chunks, 1, COPY_BLOCKS),
-              c->stream, &c->given);
+    status = launch_kernel(self, COPY,
+                           blocks_for(self, c->given.chunks, 1, COPY_BLOCKS),
+                           c->stream, &c->given);
     oari_ipc_copies_begin(self, c->stream, c);
     return status;
 }
 
-/* The largest unit in which all begin on the same odd bytes. */
-static uint16_t unit_of(oari_cu_memory from, const oari_cu_memory *to,
-                        int targets)
-{
-    uint64_t odd = OARI_CUDA_VECTOR;
-
-    for (int t = 0; t < targets; t++)
-        odd |= from ^ to[t];
-    return (uint16_t)(odd & (0 - odd));
-}
-
-/* As many targets as there is room for: how many. */
+/* Adds as many targets as there is room for; returns how many. The unit is the
+ * largest from which all addresses have the same offset. */
 static int add_piece(ipc_copies *c, oari_cu_memory from,
                      const oari_cu_memory *to, int targets, uint64_t bytes)
 {
     oari_cuda_piece *p = &c->given.piece[c->given.pieces++];
     int room = OARI_CUDA_TARGETS - (int)c->targets;
     int n = targets < room ? targets : room;
+    uint64_t differs = OARI_CUDA_VECTOR;
 
     p->from = from;
     p->bytes = bytes;
     p->chunk = c->given.chunks;
     p->target = (uint16_t)c->targets;
     p->targets = (uint16_t)n;
-    p->unit = unit_of(from, to, n);
+    for (int t = 0; t < n; t++)
+        differs |= from ^ to[t];
+    p->unit = (uint16_t)(differs & (0 - differs));
     p->skew = (uint16_t)(from % p->unit);
     for (int t = 0; t < n; t++)
         c->given.to[c->targets++] = to[t];
@@ -272,32 +245,27 @@ oar_status oari_ipc_copy(ipc *self, oari_cu_memory to, oari_cu_memory from,
     return oari_ipc_copies_end(&c);
 }
 
-/* ---- which one ----------------------------------------------------------- */
+/* ---- choosing a kernel --------------------------------------------------- */
 
-/* Bits as they are, NaNs too; only a bool becomes 0 or 1. */
-static oar_status spread(ipc *self, const ipc_reduction *r,
-                         oari_cu_stream stream)
-{
-    ipc_copies c;
-
-    oari_ipc_copies_begin(self, stream, &c);
-    OARI_TRY(oari_ipc_copies_add(&c, r->source[0], r->destination,
-                                 r->destinations,
-                                 r->count * oar_dtype_size(r->dtype)));
-    return oari_ipc_copies_end(&c);
-}
-
+/* A single source is copied: NaNs keep their bits. But a bool becomes 0 or 1.
+ */
 oar_status oari_ipc_reduce(ipc *self, const ipc_reduction *r,
                            oari_cu_stream stream)
 {
     int sum = oari_computed_kind(r->op) == OAR_REDUCE_OP_SUM &&
               !oari_needs_factors(r->op);
     int as_it_is = !oari_needs_factors(r->op) && r->op != OAR_REDUCE_OP_AVG;
+    ipc_copies c;
 
     if (r->count == 0 || r->destinations == 0)
         return OAR_OK;
-    if (r->sources == 1 && as_it_is && r->dtype != OAR_BOOL)
-        return spread(self, r, stream);
+    if (r->sources == 1 && as_it_is && r->dtype != OAR_BOOL) {
+        oari_ipc_copies_begin(self, stream, &c);
+        OARI_TRY(oari_ipc_copies_add(&c, r->source[0], r->destination,
+                                     r->destinations,
+                                     r->count * oar_dtype_size(r->dtype)));
+        return oari_ipc_copies_end(&c);
+    }
     for (int f = 0; sum && f < FEWS && name[r->dtype].sum[f] != NULL; f++)
         if (r->sources == few_sources[f])
             return sum_few(self, r, f, stream);

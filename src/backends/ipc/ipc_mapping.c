@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ipc_mapping: what this process has mapped of other processes' device memory,
- * once for all its groups. (The driver would count. compute-sanitizer does not:
- * it takes for unmapped what one of two has closed.) An allocation is known by
- * its id and its handle: ids are unique in a process, handles name it.
+/* ipc_mapping: the mappings of other processes' device memory, one for all
+ * groups of this process. (The driver counts mappings, but compute-sanitizer
+ * does not: it takes memory for unmapped when one of two is closed.) An
+ * allocation is known by its id and its handle: ids are unique in a process,
+ * handles name it.
  *
  * The lock is not held while the driver maps or unmaps, which may wait for the
- * GPU. So two groups may map the same memory at once; then one of them takes
- * the other's. */
+ * GPU. So two groups may map the same memory at once; then one of them uses the
+ * other's mapping. */
 #include <pthread.h>
 #include <string.h>
 
@@ -28,8 +29,8 @@ struct ipc_mapping {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ipc_mapping *mappings; /* under lock */
 
-/* The one that is there, used by one more; or NULL. Under lock. */
-static ipc_mapping *join(int device, const ipc_memory *memory)
+/* Returns the mapping that exists, used by one more; or NULL. Under lock. */
+static ipc_mapping *share_mapping(int device, const ipc_memory *memory)
 {
     for (ipc_mapping *m = mappings; m != NULL; m = m->next)
         if (m->id == memory->id && m->device == device &&
@@ -40,33 +41,8 @@ static ipc_mapping *join(int device, const ipc_memory *memory)
     return NULL;
 }
 
-static ipc_mapping *find(int device, const ipc_memory *memory)
-{
-    ipc_mapping *m;
-
-    pthread_mutex_lock(&lock);
-    m = join(device, memory);
-    pthread_mutex_unlock(&lock);
-    return m;
-}
-
-/* Puts mine among them, unless another group was faster: then that one's. */
-static ipc_mapping *add(ipc_mapping *mine, const ipc_memory *memory)
-{
-    ipc_mapping *there;
-
-    pthread_mutex_lock(&lock);
-    there = join(mine->device, memory);
-    if (there == NULL) {
-        mine->next = mappings;
-        mappings = there = mine;
-    }
-    pthread_mutex_unlock(&lock);
-    return there;
-}
-
-static oar_status map(const ipc *self, const ipc_memory *memory,
-                      ipc_mapping **mapping)
+static oar_status make_mapping(const ipc *self, const ipc_memory *memory,
+                               ipc_mapping **mapping)
 {
     ipc_mapping *m = oari_alloc(1, sizeof *m);
     oar_status status;
@@ -88,30 +64,34 @@ static oar_status map(const ipc *self, const ipc_memory *memory,
     return OAR_OK;
 }
 
-static void unmap(const ipc *self, ipc_mapping *m)
-{
-    self->cu->IpcCloseMemHandle(m->here);
-    oari_free(m);
-}
-
 oar_status oari_ipc_mapping_open(const ipc *self, const ipc_memory *memory,
                                  ipc_mapping **mapping, oari_cu_memory *here)
 {
-    ipc_mapping *m = find(self->device, memory), *mine;
+    ipc_mapping *m, *mine = NULL;
 
+    pthread_mutex_lock(&lock);
+    m = share_mapping(self->device, memory);
+    pthread_mutex_unlock(&lock);
     if (m == NULL) {
-        OARI_TRY(map(self, memory, &mine));
-        m = add(mine, memory);
-        if (m != mine)
-            unmap(self, mine);
+        OARI_TRY(make_mapping(self, memory, &mine));
+        pthread_mutex_lock(&lock);
+        m = share_mapping(self->device, memory); /* of a faster group */
+        if (m == NULL) {
+            mine->next = mappings;
+            mappings = m = mine;
+        }
+        pthread_mutex_unlock(&lock);
+        if (m != mine) {
+            self->cu->IpcCloseMemHandle(mine->here);
+            oari_free(mine);
+        }
     }
     *mapping = m;
     *here = m->here;
     return OAR_OK;
 }
 
-/* 1: nobody uses it any more, and it is out of the list. */
-static int leave(ipc_mapping *mapping)
+void oari_ipc_mapping_close(const ipc *self, ipc_mapping *mapping)
 {
     ipc_mapping **at = &mappings;
     int last;
@@ -123,11 +103,8 @@ static int leave(ipc_mapping *mapping)
     if (last)
         *at = mapping->next;
     pthread_mutex_unlock(&lock);
-    return last;
-}
-
-void oari_ipc_mapping_close(const ipc *self, ipc_mapping *mapping)
-{
-    if (leave(mapping))
-        unmap(self, mapping);
+    if (last) {
+        self->cu->IpcCloseMemHandle(mapping->here);
+        oari_free(mapping);
+    }
 }

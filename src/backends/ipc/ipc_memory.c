@@ -1,77 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ipc_memory: whose device memory is where.
+/* ipc_memory: which device memory is exported to peers, and imported from them.
  *
- * An allocation is shown by CUDA's handle for it and by its id, which no other
- * ever has. A peer maps it once, by its base (ipc_mapping.c), and keeps it.
- * Memory that was freed and allocated anew may have the same address, but has
- * another id: then what is mapped of the same range is closed first, which
- * nobody uses any more, since its owner has freed it. Memory that CUDA cannot
- * share (of a stream-ordered pool, or mapped by hand) is not shown. */
+ * An allocation is exported by CUDA's handle for it and by its id, which no
+ * other ever has. A peer maps it once, by its base (ipc_mapping.c), and keeps
+ * the mapping. Memory that was freed and allocated again may have the same
+ * address, but has another id: then mappings of the same range are closed
+ * first, which no rank uses any more, since the owner has freed it. Memory that
+ * CUDA cannot share (of a stream-ordered pool, or mapped by hand) is not
+ * exported. */
 #include "backends/ipc/ipc.h"
 #include "base/alloc.h"
 #include "base/status.h"
 
-/* ---- mine ---------------------------------------------------------------- */
-
-static ipc_shown *find_shown(const ipc *self, uint64_t id)
-{
-    for (ipc_shown *s = self->shown; s != NULL; s = s->next)
-        if (s->memory.id == id)
-            return s;
-    return NULL;
-}
-
-static ipc_shown *add_shown(ipc *self, const oari_cuda_block *block)
-{
-    ipc_shown *s = oari_alloc(1, sizeof *s);
-
-    if (s == NULL)
-        return NULL;
-    s->memory.id = block->id;
-    s->memory.base = block->base;
-    s->memory.bytes = block->bytes;
-    oari_cuda_hold(block->base);
-    s->hidden = self->cu->IpcGetMemHandle(&s->memory.handle, block->base) != 0;
-    if (s->hidden)
-        oari_cuda_unhold(block->base);
-    s->next = self->shown;
-    self->shown = s;
-    return s;
-}
+/* ---- exported ------------------------------------------------------------ */
 
 oar_status oari_ipc_show(ipc *self, const void *data, ipc_memory *memory)
 {
     oari_cuda_block block;
-    ipc_shown *s;
+    ipc_exported *s;
 
     OARI_TRY(oari_cuda_find(data, &block));
-    s = find_shown(self, block.id);
-    if (s == NULL && (s = add_shown(self, &block)) == NULL)
-        return OAR_E_NOMEM;
+    for (s = self->exported; s != NULL && s->memory.id != block.id;)
+        s = s->next;
+    if (s == NULL) {
+        if ((s = oari_alloc(1, sizeof *s)) == NULL)
+            return OAR_E_NOMEM;
+        s->memory.id = block.id;
+        s->memory.base = block.base;
+        s->memory.bytes = block.bytes;
+        oari_cuda_hold(block.base);
+        s->unsharable =
+            self->cu->IpcGetMemHandle(&s->memory.handle, block.base) != 0;
+        if (s->unsharable)
+            oari_cuda_unhold(block.base);
+        s->next = self->exported;
+        self->exported = s;
+    }
     *memory = s->memory;
     memory->offset = (uint64_t)(uintptr_t)data - block.base;
-    if (s->hidden && self->ranks > 1)
+    if (s->unsharable && self->ranks > 1)
         memory->id = 0;
     return OAR_OK;
 }
 
-/* ---- theirs -------------------------------------------------------------- */
+/* ---- imported ------------------------------------------------------------ */
 
-static ipc_mapped *find_mapped(const ipc *self, int rank, uint64_t id)
-{
-    for (ipc_mapped *m = self->peer[rank].mapped; m != NULL; m = m->next)
-        if (m->id == id)
-            return m;
-    return NULL;
-}
-
-/* What is mapped of a range that is now another allocation's. */
+/* Closes mappings of a range that is now another allocation's. */
 static void close_overlapping(ipc *self, int rank, const ipc_memory *memory)
 {
-    ipc_mapped **at = &self->peer[rank].mapped;
+    ipc_imported **at = &self->peer[rank].imported;
 
     while (*at != NULL) {
-        ipc_mapped *m = *at;
+        ipc_imported *m = *at;
 
         if (m->base >= memory->base + memory->bytes ||
             memory->base >= m->base + m->bytes) {
@@ -84,10 +64,10 @@ static void close_overlapping(ipc *self, int rank, const ipc_memory *memory)
     }
 }
 
-static oar_status open_mapped(ipc *self, int rank, const ipc_memory *memory,
-                              ipc_mapped **mapped)
+static oar_status open_imported(ipc *self, int rank, const ipc_memory *memory,
+                                ipc_imported **imported)
 {
-    ipc_mapped *m = oari_alloc(1, sizeof *m);
+    ipc_imported *m = oari_alloc(1, sizeof *m);
     oar_status status;
 
     if (m == NULL)
@@ -101,15 +81,15 @@ static oar_status open_mapped(ipc *self, int rank, const ipc_memory *memory,
         oari_free(m);
         return status;
     }
-    m->next = self->peer[rank].mapped;
-    *mapped = self->peer[rank].mapped = m;
+    m->next = self->peer[rank].imported;
+    *imported = self->peer[rank].imported = m;
     return OAR_OK;
 }
 
 oar_status oari_ipc_map(ipc *self, int rank, const ipc_memory *memory,
                         oari_cu_memory *here)
 {
-    ipc_mapped *m;
+    ipc_imported *m;
 
     *here = 0;
     if (memory->id == 0)
@@ -118,71 +98,63 @@ oar_status oari_ipc_map(ipc *self, int rank, const ipc_memory *memory,
         *here = memory->base + memory->offset;
         return OAR_OK;
     }
-    m = find_mapped(self, rank, memory->id);
+    for (m = self->peer[rank].imported; m != NULL && m->id != memory->id;)
+        m = m->next;
     if (m == NULL)
-        OARI_TRY(open_mapped(self, rank, memory, &m));
+        OARI_TRY(open_imported(self, rank, memory, &m));
     *here = m->here + memory->offset;
     return OAR_OK;
 }
 
-/* ---- stages -------------------------------------------------------------- */
+/* ---- bounce buffers ------------------------------------------------------ */
 
 static oar_device device_of(const ipc *self)
 {
     return oar_device_of(OAR_CUDA, self->device);
 }
 
-oar_status oari_ipc_stage_room(ipc *self, ipc_stage *stage, size_t bytes)
+oar_status oari_ipc_bounce_reserve(ipc *self, ipc_bounce *bounce, size_t bytes)
 {
     void *more;
 
-    if (stage->bytes >= bytes)
+    if (bounce->bytes >= bytes)
         return OAR_OK;
     OARI_TRY(oar_device_alloc(device_of(self), bytes, &more));
-    oar_device_free(device_of(self), stage->memory, self->stream);
-    stage->memory = more;
-    stage->bytes = bytes;
+    oar_device_free(device_of(self), bounce->memory, self->stream);
+    bounce->memory = more;
+    bounce->bytes = bytes;
     return OAR_OK;
 }
 
-/* ---- the end ------------------------------------------------------------- */
+/* ---- releasing ----------------------------------------------------------- */
 
-void oari_ipc_forget_shown(ipc_shown *shown)
+void oari_ipc_release_exported(ipc_exported *exported)
 {
-    while (shown != NULL) {
-        ipc_shown *next = shown->next;
+    while (exported != NULL) {
+        ipc_exported *next = exported->next;
 
-        if (!shown->hidden)
-            oari_cuda_unhold(shown->memory.base);
-        oari_free(shown);
-        shown = next;
+        if (!exported->unsharable)
+            oari_cuda_unhold(exported->memory.base);
+        oari_free(exported);
+        exported = next;
     }
 }
 
-static void forget_mapped(ipc *self, int rank)
-{
-    while (self->peer[rank].mapped != NULL) {
-        ipc_mapped *m = self->peer[rank].mapped;
-
-        self->peer[rank].mapped = m->next;
-        oari_ipc_mapping_close(self, m->mapping);
-        oari_free(m);
-    }
-}
-
-static void free_messages(ipc *self, ipc_peer *peer)
-{
-    oar_device_free(device_of(self), peer->eager, peer->stream);
-    for (int i = 0; i < IPC_BOX; i++)
-        oar_device_free(device_of(self), peer->loose[i], peer->stream);
-}
-
-void oari_ipc_forget_mapped(ipc *self)
+void oari_ipc_release_memory(ipc *self)
 {
     for (int r = 0; self->peer != NULL && r < self->ranks; r++) {
-        forget_mapped(self, r);
-        free_messages(self, &self->peer[r]);
+        ipc_peer *peer = &self->peer[r];
+        ipc_imported *m;
+
+        while ((m = peer->imported) != NULL) {
+            peer->imported = m->next;
+            oari_ipc_mapping_close(self, m->mapping);
+            oari_free(m);
+        }
+        oar_device_free(device_of(self), peer->eager, peer->stream);
+        for (int i = 0; i < IPC_BOX; i++)
+            oar_device_free(device_of(self), peer->loose[i], peer->stream);
     }
-    oar_device_free(device_of(self), self->in_stage.memory, self->stream);
-    oar_device_free(device_of(self), self->out_stage.memory, self->stream);
+    oar_device_free(device_of(self), self->in_bounce.memory, self->stream);
+    oar_device_free(device_of(self), self->out_bounce.memory, self->stream);
 }

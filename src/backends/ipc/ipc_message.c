@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ipc_message: sends and receives. They are matched by the hosts: a sender puts
- * a letter into its box for that rank, and the receiver, once it has a receive
- * that fits, copies the data and answers. Small messages are copied aside
- * first, so that their send waits for nobody.
+/* ipc_message: sends and receives. They are matched by the hosts (match.h): a
+ * sender puts a letter into its box for that rank, which is an offer, and the
+ * receiver, once it has a receive that fits, copies the data and answers. Small
+ * messages are copied aside first, so that their send waits for nobody.
  *
  * Messages with a peer have a stream of their own, on which nothing ever waits
  * but for what is on a stream already: a send's stream waits for the copy only
@@ -11,10 +11,11 @@
 #include <string.h>
 
 #include "backends/ipc/ipc.h"
-#include "base/alloc.h"
 #include "base/status.h"
 #include "comm/group/group.h"
 #include "comm/engine/message.h"
+
+enum { CALL = 4 /* scratch word of a receive: its oar_collective */ };
 
 static oari_cu_memory address(const void *data)
 {
@@ -75,24 +76,13 @@ static oar_status find_aside(ipc *self, int peer, uint32_t place, size_t bytes,
     return OAR_OK;
 }
 
-static oar_status copy_aside(ipc *self, const oar_collective *call,
-                             uint32_t place, oari_cu_stream stream,
-                             ipc_memory *memory)
-{
-    size_t bytes = ipc_bytes(&call->out);
-    void *aside;
-
-    OARI_TRY(find_aside(self, call->root, place, bytes, &aside));
-    OARI_TRY(oari_ipc_copy(self, address(aside), address(call->out.data), bytes,
-                           stream));
-    return oari_ipc_show(self, aside, memory);
-}
-
 /* Shows the data, or a copy of it: then the send waits for nobody. */
 static oar_status show_data(ipc *self, const oar_collective *call,
                             uint32_t place, oari_cu_stream stream,
                             ipc_letter *letter)
 {
+    void *aside;
+
     letter->memory.id = 0;
     letter->eager = letter->bytes <= self->eager_bytes;
     if (letter->bytes == 0)
@@ -102,16 +92,10 @@ static oar_status show_data(ipc *self, const oar_collective *call,
     if (letter->memory.id != 0)
         return OAR_OK;
     letter->eager = 1;
-    return copy_aside(self, call, place, stream, &letter->memory);
-}
-
-static void free_loose(ipc *self, int peer, uint32_t place,
-                       oari_cu_stream stream)
-{
-    void **loose = &self->peer[peer].loose[place];
-
-    oar_device_free(device_of(self), *loose, stream);
-    *loose = NULL;
+    OARI_TRY(find_aside(self, call->root, place, letter->bytes, &aside));
+    OARI_TRY(oari_ipc_copy(self, address(aside), address(call->out.data),
+                           letter->bytes, stream));
+    return oari_ipc_show(self, aside, &letter->memory);
 }
 
 static oar_status put_letter(ipc *self, ipc_work *work, ipc_letter **put)
@@ -124,7 +108,9 @@ static oar_status put_letter(ipc *self, ipc_work *work, ipc_letter **put)
     oari_cu_stream stream;
 
     OARI_TRY(stream_for(self, call->root, &stream));
-    free_loose(self, call->root, place, stream);
+    oar_device_free(device_of(self), self->peer[call->root].loose[place],
+                    stream);
+    self->peer[call->root].loose[place] = NULL;
     letter->tag = (uint64_t)call->tag;
     letter->bytes = ipc_bytes(&call->out);
     letter->dtype = (uint32_t)call->out.dtype;
@@ -140,18 +126,6 @@ static oar_status put_letter(ipc *self, ipc_work *work, ipc_letter **put)
     return OAR_OK;
 }
 
-static void move_to_asked(ipc_peer *p)
-{
-    ipc_work *work = p->outbox.first;
-
-    p->outbox.first = work->next;
-    if (p->outbox.first == NULL)
-        p->outbox.end = &p->outbox.first;
-    work->next = NULL;
-    *p->asked.end = work;
-    p->asked.end = &work->next;
-}
-
 static void send_waiting(ipc *self, int peer)
 {
     ipc_peer *p = &self->peer[peer];
@@ -160,10 +134,17 @@ static void send_waiting(ipc *self, int peer)
         ipc_letter *letter;
         oar_status status = put_letter(self, p->outbox.first, &letter);
 
-        if (status == OAR_OK && !letter->eager)
-            move_to_asked(p);
-        else
+        if (status != OAR_OK || letter->eager)
             oari_ipc_queue_end(self, &p->outbox, &p->outbox.first, status);
+        else { /* it waits for its answer */
+            ipc_work *work = p->outbox.first;
+            p->outbox.first = work->next;
+            if (p->outbox.first == NULL)
+                p->outbox.end = &p->outbox.first;
+            work->next = NULL;
+            *p->asked.end = work;
+            p->asked.end = &work->next;
+        }
     }
 }
 
@@ -201,183 +182,132 @@ static void hear_answers(ipc *self, int peer)
 
 /* ---- receiving ----------------------------------------------------------- */
 
-static oar_status take_letter(ipc *self, int source, ipc_arrival ***end)
-{
-    ipc_box *box = oari_ipc_box(self, source, self->rank);
-    ipc_arrival *a = oari_alloc(1, sizeof *a);
-
-    if (a == NULL)
-        return OAR_E_NOMEM;
-    a->source = source;
-    a->number = ++self->peer[source].seen;
-    a->letter = box->letter[a->number % IPC_BOX];
-    **end = a;
-    *end = &a->next;
-    return OAR_OK;
-}
-
-/* Letters that have come since the last look, behind those that wait. */
-static oar_status look_into_boxes(ipc *self)
-{
-    ipc_arrival **end = &self->arrivals;
-
-    while (*end != NULL)
-        end = &(*end)->next;
-    for (int r = 0; r < self->ranks; r++) {
-        uint32_t sent = atomic_load(&oari_ipc_box(self, r, self->rank)->sent);
-
-        while (self->peer[r].seen != sent)
-            OARI_TRY(take_letter(self, r, &end));
-    }
-    return OAR_OK;
-}
-
-static int fits(const oar_collective *call, const ipc_arrival *a)
-{
-    return (call->root < 0 || call->root == a->source) &&
-           (call->tag < 0 || (uint64_t)call->tag == a->letter.tag);
-}
-
 static oar_status copy_data(ipc *self, const oar_collective *call,
-                            const ipc_arrival *a)
+                            const oari_offer *offer)
 {
-    uint32_t place = a->number % IPC_BOX;
-    ipc_box *box = oari_ipc_box(self, a->source, self->rank);
-    ipc_desk *desk = oari_ipc_desk(self, a->source, self->rank);
+    uint32_t number = (uint32_t)offer->word[0], place = number % IPC_BOX;
+    ipc_box *box = oari_ipc_box(self, offer->source, self->rank);
+    ipc_desk *desk = oari_ipc_desk(self, offer->source, self->rank);
     oari_cu_memory from;
     oari_cu_stream stream;
 
-    OARI_TRY(stream_for(self, a->source, &stream));
-    OARI_TRY(oari_ipc_map(self, a->source, &a->letter.memory, &from));
-    OARI_TRY(oari_ipc_await_event(self, stream, call->ready));
+    OARI_TRY(stream_for(self, offer->source, &stream));
     OARI_TRY(
-        oari_ipc_await(self, stream, a->source, &box->ready[place], a->number));
-    OARI_TRY(oari_ipc_copy(self, address(call->out.data), from, a->letter.bytes,
+        oari_ipc_map(self, offer->source, &box->letter[place].memory, &from));
+    OARI_TRY(oari_ipc_await_event(self, stream, call->ready));
+    OARI_TRY(oari_ipc_await(self, stream, offer->source, &box->ready[place],
+                            number));
+    OARI_TRY(oari_ipc_copy(self, address(call->out.data), from, offer->bytes,
                            stream));
-    OARI_TRY(oari_ipc_write(self, stream, self->rank, &desk->done[place],
-                            a->number));
+    OARI_TRY(
+        oari_ipc_write(self, stream, self->rank, &desk->done[place], number));
     return oari_ipc_record(self, stream, call->finished);
 }
 
-/* The letter is dropped: nothing is copied, and nobody waits for it. */
-static oar_status refuse(ipc *self, const ipc_arrival *a)
+/* A message has its receive, or (NULL) one of another size: then nothing is
+ * copied, and nobody waits for that. */
+static void take(void *given, const oari_offer *offer, oar_transfer *receive)
 {
-    ipc_desk *desk = oari_ipc_desk(self, a->source, self->rank);
+    ipc *self = given;
+    ipc_desk *desk = oari_ipc_desk(self, offer->source, self->rank);
+    uint32_t number = (uint32_t)offer->word[0], place = number % IPC_BOX;
+    oar_status status = OAR_E_SIZE;
 
-    atomic_store(&desk->done[a->number % IPC_BOX], a->number);
-    return OAR_E_SIZE;
-}
-
-static oar_status receive(ipc *self, ipc_work *work, const ipc_arrival *a)
-{
-    ipc_desk *desk = oari_ipc_desk(self, a->source, self->rank);
-    int same = ipc_bytes(&work->call->out) == a->letter.bytes;
-    oar_transfer *done = work->done;
-    oar_status status = same ? copy_data(self, work->call, a) : refuse(self, a);
-
-    done->source = a->source;
-    done->got_tag = oari_message_tag((int64_t)a->letter.tag) |
-                    (uint64_t)(a->letter.dtype + 1) << OARI_TAG_DTYPE;
-    done->got_bytes = a->letter.bytes;
+    if (receive != NULL)
+        status = copy_data(self, receive->scratch[CALL], offer);
+    else
+        atomic_store(&desk->done[place], number);
     if (status == OAR_OK || status == OAR_E_SIZE)
-        atomic_store(&desk->answer[a->number % IPC_BOX],
-                     a->number << 1 | (status == OAR_E_SIZE));
-    return status;
+        atomic_store(&desk->answer[place], number << 1 | (receive == NULL));
+    if (receive != NULL)
+        oari_ipc_finish(receive, status);
 }
 
-/* The first that fits, taken out of those that wait. */
-static ipc_arrival *find_arrival(ipc *self, const oar_collective *call)
+/* Tells the match of letters that have come. They stay in the box until they
+ * are answered. */
+static oar_status look_into_boxes(ipc *self)
 {
-    ipc_arrival **at = &self->arrivals;
-    ipc_arrival *found;
+    for (int r = 0; r < self->ranks; r++) {
+        ipc_box *box = oari_ipc_box(self, r, self->rank);
+        uint32_t sent = atomic_load(&box->sent);
 
-    while (*at != NULL && !fits(call, *at))
-        at = &(*at)->next;
-    found = *at;
-    if (found != NULL)
-        *at = found->next;
-    return found;
-}
-
-static void match_receives(ipc *self)
-{
-    ipc_work **at = &self->receives.first;
-
-    while (*at != NULL) {
-        ipc_arrival *a = find_arrival(self, (*at)->call);
-
-        if (a == NULL) {
-            at = &(*at)->next;
-            continue;
+        for (uint32_t *seen = &self->peer[r].seen; *seen != sent; ++*seen) {
+            const ipc_letter *letter = &box->letter[(*seen + 1) % IPC_BOX];
+            oari_offer offer = { .source = r,
+                                 .tag = oari_message_tag((int64_t)letter->tag) |
+                                        (uint64_t)(letter->dtype + 1)
+                                            << OARI_TAG_DTYPE,
+                                 .bytes = letter->bytes,
+                                 .word = { *seen + 1 } };
+            OARI_TRY(oari_match_offer(self->match, &offer, &self->taker));
         }
-        oari_ipc_queue_end(self, &self->receives, at, receive(self, *at, a));
-        oari_free(a);
     }
+    return OAR_OK;
 }
 
 /* ---- both ---------------------------------------------------------------- */
 
-static int has_messages(const ipc *self)
+void oari_ipc_go_on_messages(ipc *self)
 {
-    int some = self->receives.first != NULL;
+    const oari_cuda *cu;
+    int some = oari_match_posted(self->match) != 0;
 
     for (int r = 0; r < self->ranks; r++)
         some |= self->peer[r].outbox.first != NULL ||
                 self->peer[r].asked.first != NULL;
-    return some;
-}
-
-void oari_ipc_go_on_messages(ipc *self)
-{
-    const oari_cuda *cu;
-
-    if (!has_messages(self) || oari_cuda_enter(self->device, &cu) != OAR_OK)
+    if (!some || oari_cuda_enter(self->device, &cu) != OAR_OK)
         return;
     for (int r = 0; r < self->ranks; r++) {
         send_waiting(self, r);
         hear_answers(self, r);
     }
-    if (self->receives.first != NULL && look_into_boxes(self) == OAR_OK)
-        match_receives(self);
+    if (oari_match_posted(self->match) != 0)
+        look_into_boxes(self); /* what is left there is found again */
     oari_cuda_leave();
 }
 
-void oari_ipc_drop_messages(ipc *self)
+oar_status oari_ipc_open_messages(ipc *self)
 {
-    while (self->arrivals != NULL) {
-        ipc_arrival *a = self->arrivals;
-
-        self->arrivals = a->next;
-        oari_free(a);
-    }
-}
-
-static oar_status post(ipc *self, ipc_queue *queue, const oar_collective *call,
-                       oar_transfer *done)
-{
-    oar_status why = (oar_status)atomic_load(&self->why);
-
-    if (why != OAR_OK) {
-        oari_ipc_finish(done, why);
-        return OAR_OK;
-    }
-    OARI_TRY(oari_ipc_queue_add(self, queue, call, done));
-    oari_ipc_go_on_messages(self);
-    return OAR_OK;
+    self->taker = (oari_taker){ take, self };
+    return oari_match_create(self->rank, self->ranks, 0, &self->match);
 }
 
 oar_status oari_ipc_send(void *given, const oar_collective *call,
                          oar_transfer *done)
 {
     ipc *self = given;
+    oar_status why = (oar_status)atomic_load(&self->why);
 
-    return post(self, &self->peer[call->root].outbox, call, done);
+    if (why != OAR_OK) {
+        oari_ipc_finish(done, why);
+        return OAR_OK;
+    }
+    OARI_TRY(
+        oari_ipc_queue_add(self, &self->peer[call->root].outbox, call, done));
+    oari_ipc_go_on_messages(self);
+    return OAR_OK;
 }
 
 oar_status oari_ipc_recv(void *given, const oar_collective *call,
                          oar_transfer *done)
 {
     ipc *self = given;
+    oar_status why = (oar_status)atomic_load(&self->why), status;
+    const oari_cuda *cu;
 
-    return post(self, &self->receives, call, done);
+    if (why != OAR_OK) {
+        oari_ipc_finish(done, why);
+        return OAR_OK;
+    }
+    done->peer = call->root;
+    done->tag = oari_message_tag(call->tag);
+    done->any = oari_tag_says | (call->tag >= 0 ? 0 : UINT32_MAX);
+    done->bytes = ipc_bytes(&call->out);
+    memcpy(&done->scratch[CALL], &call, sizeof call);
+    OARI_TRY(oari_cuda_enter(self->device, &cu));
+    status = oari_match_recv(self->match, done);
+    oari_cuda_leave();
+    OARI_TRY(status);
+    oari_ipc_go_on_messages(self);
+    return OAR_OK;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpi_library: MPI in this process. A lock guards its beginning; where the
- * library bears only one thread at a time, another is held around every call.
+/* mpi_library: MPI in this process. A lock guards its start; where only one
+ * thread at a time may call MPI, another is held around every call.
  *
- * MPI is finalised at exit if we initialised it and all groups have ended well;
- * finalising waits for the other processes, so a rank that has failed must not.
+ * MPI is finalised at exit if we initialised it and all groups have ended well.
+ * A rank that has failed must not: finalising waits for the other processes.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -24,30 +24,25 @@
 #define PACKAGE  "mpich"
 #endif
 
-static pthread_mutex_t beginning = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t calls = PTHREAD_MUTEX_INITIALIZER;
-static int one_at_a_time;
+static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t call_lock = PTHREAD_MUTEX_INITIALIZER;
+static int serialised;
 static int started, ours;
-static pid_t process; /* that initialised it: a child of it leaves it alone */
-static _Atomic int open_groups, ruins;
-static MPI_Op own_min, own_max, own_sum;
+static pid_t process; /* that initialised it: a forked child must not end it */
+static _Atomic int open_groups, abandoned_count;
+static MPI_Op custom_min, custom_max, custom_sum;
 static MPI_Datatype halves[2];
 
-void mpi_enter(void)
+void mpi_lock(void)
 {
-    if (one_at_a_time)
-        pthread_mutex_lock(&calls);
+    if (serialised)
+        pthread_mutex_lock(&call_lock);
 }
 
-void mpi_leave(void)
+void mpi_unlock(void)
 {
-    if (one_at_a_time)
-        pthread_mutex_unlock(&calls);
-}
-
-int mpi_is_shared(void)
-{
-    return !one_at_a_time;
+    if (serialised)
+        pthread_mutex_unlock(&call_lock);
 }
 
 void mpi_count_open(int more)
@@ -55,12 +50,12 @@ void mpi_count_open(int more)
     atomic_fetch_add(&open_groups, more);
 }
 
-void mpi_count_ruin(void)
+void mpi_count_abandoned(void)
 {
-    atomic_fetch_add(&ruins, 1);
+    atomic_fetch_add(&abandoned_count, 1);
 }
 
-int mpi_is_over(void)
+int mpi_is_finalized(void)
 {
     int over = 0;
 
@@ -68,7 +63,7 @@ int mpi_is_over(void)
     return over;
 }
 
-oar_status mpi_fail_over(void)
+oar_status mpi_fail_finalized(void)
 {
     return oari_fail(OAR_E_STATE,
                      "MPI_Finalize was called before this group was "
@@ -80,31 +75,21 @@ oar_status mpi_fail(int code, const char *what)
     char text[MPI_MAX_ERROR_STRING] = "";
     int bytes = 0;
 
-    mpi_enter();
+    mpi_lock();
     MPI_Error_string(code, text, &bytes);
-    mpi_leave();
+    mpi_unlock();
     text[strcspn(text, "\n")] = 0;
     return oari_fail(OAR_E_CLOSED, "%s: %s", what, text);
 }
 
 /* ---- which library ------------------------------------------------------- */
 
-/* "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\n..." */
-static void shorten(const char *full, char *text, size_t bytes)
-{
-    const char *number = full + strlen(MADE_FOR);
-    size_t length;
-
-    number += strcspn(number, "0123456789");
-    length = strspn(number, "0123456789.abrc");
-    snprintf(text, bytes, "%s %.*s", MADE_FOR, (int)length, number);
-}
-
 const char *mpi_version(void)
 {
     enum { FULL_BYTES = 8192 }; /* MPICH's, also where Open MPI was meant */
     static char text[64];
     char full[FULL_BYTES] = "";
+    const char *number = full + strlen(MADE_FOR);
     int bytes = 0;
 
     MPI_Get_library_version(full, &bytes);
@@ -115,15 +100,18 @@ const char *mpi_version(void)
                   full);
         return NULL;
     }
-    pthread_mutex_lock(&beginning);
-    shorten(full, text, sizeof text);
-    pthread_mutex_unlock(&beginning);
+    /* "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\n..." */
+    number += strcspn(number, "0123456789");
+    pthread_mutex_lock(&start_lock);
+    snprintf(text, sizeof text, "%s %.*s", MADE_FOR,
+             (int)strspn(number, "0123456789.abrc"), number);
+    pthread_mutex_unlock(&start_lock);
     return text;
 }
 
 /* Open MPI 6.0 (release candidate 2) loses non-blocking collectives that
- * several threads have begun on several communicators: they are never done,
- * however often it is asked. 4.1 does not; nobody has tried 5. */
+ * several threads have started on several communicators: MPI_Test never reports
+ * them done. 4.1 does not; 5 has not been tried. */
 static int loses_collectives(const char *version)
 {
     const char *number = version + strcspn(version, "0123456789");
@@ -133,7 +121,7 @@ static int loses_collectives(const char *version)
 
 /* ---- operators ----------------------------------------------------------- */
 
-/* Of those that our operators are used with. */
+/* Only for the types that our operators are used with. */
 static oar_dtype dtype_of(MPI_Datatype type)
 {
     const struct {
@@ -150,8 +138,8 @@ static oar_dtype dtype_of(MPI_Datatype type)
     return known[i].dtype;
 }
 
-static void combine(oar_reduce_op_kind kind, const void *in, void *inout,
-                    int count, MPI_Datatype type)
+static void combine_elements(oar_reduce_op_kind kind, const void *in,
+                             void *inout, int count, MPI_Datatype type)
 {
     const void *const source[2] = { in, inout };
     oari_reduction r = { .kind = kind,
@@ -164,41 +152,41 @@ static void combine(oar_reduce_op_kind kind, const void *in, void *inout,
     oari_reduce(&r, (size_t)count);
 }
 
-static void fold_min(void *in, void *inout, int *count, MPI_Datatype *type)
+static void combine_min(void *in, void *inout, int *count, MPI_Datatype *type)
 {
-    combine(OAR_REDUCE_OP_MIN, in, inout, *count, *type);
+    combine_elements(OAR_REDUCE_OP_MIN, in, inout, *count, *type);
 }
 
-static void fold_max(void *in, void *inout, int *count, MPI_Datatype *type)
+static void combine_max(void *in, void *inout, int *count, MPI_Datatype *type)
 {
-    combine(OAR_REDUCE_OP_MAX, in, inout, *count, *type);
+    combine_elements(OAR_REDUCE_OP_MAX, in, inout, *count, *type);
 }
 
-static void fold_sum(void *in, void *inout, int *count, MPI_Datatype *type)
+static void combine_sum(void *in, void *inout, int *count, MPI_Datatype *type)
 {
-    combine(OAR_REDUCE_OP_SUM, in, inout, *count, *type);
+    combine_elements(OAR_REDUCE_OP_SUM, in, inout, *count, *type);
 }
 
-MPI_Op mpi_own(oar_reduce_op_kind kind)
+MPI_Op mpi_custom_op(oar_reduce_op_kind kind)
 {
-    return kind == OAR_REDUCE_OP_MIN   ? own_min
-           : kind == OAR_REDUCE_OP_MAX ? own_max
-                                       : own_sum;
+    return kind == OAR_REDUCE_OP_MIN   ? custom_min
+           : kind == OAR_REDUCE_OP_MAX ? custom_max
+                                       : custom_sum;
 }
 
-MPI_Datatype mpi_half(oar_dtype dtype)
+MPI_Datatype mpi_half_type(oar_dtype dtype)
 {
     return halves[dtype == OAR_BF16];
 }
 
 static int make_operators(void)
 {
-    int code = MPI_Op_create(fold_min, 1, &own_min);
+    int code = MPI_Op_create(combine_min, 1, &custom_min);
 
     if (code == MPI_SUCCESS)
-        code = MPI_Op_create(fold_max, 1, &own_max);
+        code = MPI_Op_create(combine_max, 1, &custom_max);
     if (code == MPI_SUCCESS)
-        code = MPI_Op_create(fold_sum, 1, &own_sum);
+        code = MPI_Op_create(combine_sum, 1, &custom_sum);
     for (int i = 0; i < 2 && code == MPI_SUCCESS; i++) {
         code = MPI_Type_contiguous(1, MPI_UINT16_T, &halves[i]);
         if (code == MPI_SUCCESS)
@@ -207,24 +195,24 @@ static int make_operators(void)
     return code;
 }
 
-/* ---- from beginning to end ----------------------------------------------- */
+/* ---- starting and ending ------------------------------------------------- */
 
-static void finalise(void)
+static void finalise_mpi(void)
 {
     if (getpid() != process || atomic_load(&open_groups) != 0 ||
-        atomic_load(&ruins) != 0 || mpi_is_over())
+        atomic_load(&abandoned_count) != 0 || mpi_is_finalized())
         return;
-    MPI_Op_free(&own_min);
-    MPI_Op_free(&own_max);
-    MPI_Op_free(&own_sum);
+    MPI_Op_free(&custom_min);
+    MPI_Op_free(&custom_max);
+    MPI_Op_free(&custom_sum);
     MPI_Type_free(&halves[0]);
     MPI_Type_free(&halves[1]);
     MPI_Finalize();
 }
 
-/* The plugin was opened for itself alone, and MPI with it; but what MPI loads
- * then looks for MPI's symbols among those of the whole process. */
-static void show_symbols(void)
+/* The plugin, and MPI with it, was loaded with RTLD_LOCAL; but components that
+ * MPI loads look for MPI's symbols among the global ones. */
+static void make_symbols_global(void)
 {
     Dl_info found;
     void *address = NULL;
@@ -235,48 +223,35 @@ static void show_symbols(void)
         dlopen(found.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
 }
 
-static int has_launcher(void)
+/* Where there are more ranks than cores, Open MPI yields the core whenever it
+ * makes no progress. Beside programs that compute that takes milliseconds each
+ * time (on Linux 6.18 a process that yields loses its share), and the core
+ * knows better when to yield. So that is switched off, unless MPI itself waits
+ * (blocking). */
+static oar_status initialise_mpi(int ranks, int blocking, int *level)
 {
-    static const char *const names[] = { "OMPI_COMM_WORLD_SIZE",
-                                         "PMIX_RANK",
-                                         "PMI_RANK",
-                                         "PMI_FD",
-                                         "PMI_PORT",
-                                         "PMI_ID" };
+    static const char *const launchers[] = { "OMPI_COMM_WORLD_SIZE",
+                                             "PMIX_RANK",
+                                             "PMI_RANK",
+                                             "PMI_FD",
+                                             "PMI_PORT",
+                                             "PMI_ID" };
+    static const char yields[] = "OMPI_MCA_mpi_yield_when_idle";
+    int sets = !blocking && getenv(yields) == NULL;
+    int has_launcher = 0, code;
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i]) != NULL)
-            return 1;
-    return 0;
-}
-
-/* Where there are more ranks than cores Open MPI yields the core whenever it is
- * asked in vain. Beside programs that compute that takes milliseconds each time
- * (Linux 6.18: a process that yields loses its share), and who waits here knows
- * better when to. Not where it waits itself. */
-static int init(int blocking, int *level)
-{
-    static const char name[] = "OMPI_MCA_mpi_yield_when_idle";
-    int quiet = !blocking && getenv(name) == NULL, code;
-
-    if (quiet)
-        setenv(name, "0", 1);
-    code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, level);
-    if (quiet)
-        unsetenv(name); /* it is not for programs that this one starts */
-    return code;
-}
-
-static oar_status initialise(int ranks, int blocking, int *level)
-{
-    int code;
-
-    if (ranks > 1 && !has_launcher())
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
+        has_launcher |= getenv(launchers[i]) != NULL;
+    if (ranks > 1 && !has_launcher)
         return oari_fail(OAR_E_UNAVAILABLE,
                          "no MPI launcher has started this process; run it by "
                          "mpirun (package " PACKAGE ") or srun --mpi=...");
-    show_symbols();
-    code = init(blocking, level);
+    make_symbols_global();
+    if (sets)
+        setenv(yields, "0", 1);
+    code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, level);
+    if (sets)
+        unsetenv(yields); /* programs that this one starts must not have it */
     if (code != MPI_SUCCESS)
         return oari_fail(OAR_E_UNAVAILABLE, "MPI_Init_thread: error %d", code);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -286,26 +261,26 @@ static oar_status initialise(int ranks, int blocking, int *level)
 
 static oar_status start_locked(int ranks, int blocking, const char *version)
 {
-    int there = 0, level = MPI_THREAD_SINGLE, code;
+    int initialised = 0, level = MPI_THREAD_SINGLE, code;
 
-    MPI_Initialized(&there);
-    if (mpi_is_over())
+    MPI_Initialized(&initialised);
+    if (mpi_is_finalized())
         return oari_fail(OAR_E_UNAVAILABLE,
                          "MPI is finalised in this process; no group can be "
                          "made on it any more");
     if (started)
         return OAR_OK;
-    if (there)
+    if (initialised)
         MPI_Query_thread(&level);
     else
-        OARI_TRY(initialise(ranks, blocking, &level));
-    one_at_a_time = level < MPI_THREAD_MULTIPLE ||
-                    (!blocking && loses_collectives(version));
+        OARI_TRY(initialise_mpi(ranks, blocking, &level));
+    serialised = level < MPI_THREAD_MULTIPLE ||
+                 (!blocking && loses_collectives(version));
     if ((code = make_operators()) != MPI_SUCCESS)
         return oari_fail(OAR_E_UNAVAILABLE, "MPI_Op_create: error %d", code);
     process = getpid();
     if (ours)
-        atexit(finalise);
+        atexit(finalise_mpi);
     started = 1;
     return OAR_OK;
 }
@@ -317,8 +292,13 @@ oar_status mpi_start(int ranks, int blocking)
 
     if (version == NULL)
         return OAR_E_UNAVAILABLE;
-    pthread_mutex_lock(&beginning);
+    pthread_mutex_lock(&start_lock);
     status = start_locked(ranks, blocking, version);
-    pthread_mutex_unlock(&beginning);
+    pthread_mutex_unlock(&start_lock);
+    if (status == OAR_OK && blocking && serialised)
+        return oari_fail(OAR_E_UNSUPPORTED,
+                         "OARSONG_MPI_BLOCKING=1 where only one thread at a "
+                         "time may call MPI: groups would wait for each "
+                         "other; initialise it with MPI_THREAD_MULTIPLE");
     return status;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* native: ranks as processes. Within a host they share memory (link/shm). Ranks
- * on other hosts are reached by TCP (link/tcp); then the board is that of this
- * host, and a mesh leads to the others. All links share one match, and one
- * descriptor to sleep on. */
+/* native: ranks as processes. Ranks of a host share memory (link/shm); those of
+ * other hosts are reached by TCP (link/tcp), through a mesh. All links share one
+ * match, and one descriptor to sleep on. */
 #include <sys/epoll.h>
 
 #include "backends/backends.h"
@@ -12,8 +11,8 @@
 #include "link/tcp/tcp.h"
 
 typedef struct native {
-    shm_links shm;  /* first: the core's view */
-    tcp_mesh *mesh; /* to other hosts; NULL: there are none */
+    shm_links links; /* first: the core's view */
+    tcp_mesh *mesh;  /* to other hosts; NULL: there are none */
 } native;
 
 static oar_status native_probe(oar_backend_caps *caps)
@@ -32,14 +31,16 @@ static oar_status shm_probe(oar_backend_caps *caps)
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* Its set of descriptors becomes one of those this rank sleeps on. */
+/* Makes the mesh; its descriptors become part of the set that this rank sleeps
+ * on. */
 static oar_status open_mesh(native *n, const oari_open *with,
                             const char *prefix)
 {
     char host[NATIVE_HOST];
-    tcp_setup setup = {
-        .with = with, .prefix = prefix, .host = host, .match = n->shm.base.match
-    };
+    tcp_setup setup = { .with = with,
+                        .prefix = prefix,
+                        .host = host,
+                        .match = n->links.base.match };
     struct epoll_event event = { .events = EPOLLIN,
                                  .data.u32 = UINT32_MAX - 1 };
 
@@ -51,10 +52,10 @@ static oar_status open_mesh(native *n, const oari_open *with,
     OARI_TRY(tcp_open(n->mesh, &setup));
     n->mesh->ahead_bytes = TCP_AHEAD * n->mesh->eager_bytes;
     for (int r = 0; r < with->env.ranks; r++)
-        if (n->shm.host[r] == n->shm.host[with->env.rank])
+        if (n->links.host[r] == n->links.host[with->env.rank])
             n->mesh->peer[r].address[0] = 0; /* not by TCP */
-    if (epoll_ctl(n->shm.epoll_fd, EPOLL_CTL_ADD, n->mesh->epoll_fd, &event) !=
-        0)
+    if (epoll_ctl(n->links.epoll_fd, EPOLL_CTL_ADD, n->mesh->epoll_fd,
+                  &event) != 0)
         return oari_fail(OAR_E_SYSTEM, "watch the mesh");
     return OAR_OK;
 }
@@ -63,8 +64,8 @@ static oar_status open_links(native *n, const oari_open *with, int one_host)
 {
     char prefix[OAR_STORE_KEY_MAX];
 
-    OARI_TRY(shm_links_open(&n->shm, with, one_host, prefix));
-    return n->shm.hosts > 1 ? open_mesh(n, with, prefix) : OAR_OK;
+    OARI_TRY(shm_links_open(&n->links, with, one_host, prefix));
+    return n->links.hosts > 1 ? open_mesh(n, with, prefix) : OAR_OK;
 }
 
 static oar_status native_open(void *self, const oari_open *with)
@@ -84,7 +85,7 @@ static oar_status native_send(void *self, oar_transfer *t)
     native *n = self;
 
     if (n->mesh != NULL &&
-        n->shm.host[t->peer] != n->shm.host[n->shm.base.rank])
+        n->links.host[t->peer] != n->links.host[n->links.base.rank])
         return tcp_send(n->mesh, t);
     return oari_boarded_send(self, t);
 }
@@ -95,14 +96,14 @@ static oar_status native_recv(void *self, oar_transfer *t)
 
     OARI_TRY(oari_boarded_recv(self, t));
     if (n->mesh != NULL &&
-        (t->done ? n->shm.host[t->source] != n->shm.host[n->shm.base.rank]
-                 : t->peer < 0 ||
-                       n->shm.host[t->peer] != n->shm.host[n->shm.base.rank]))
+        (t->done ? n->links.host[t->source] != n->links.host[n->links.base.rank]
+                 : t->peer < 0 || n->links.host[t->peer] !=
+                                      n->links.host[n->links.base.rank]))
         tcp_expect(n->mesh, t);
     return OAR_OK;
 }
 
-/* The mesh first: what it has been given must end before the match does. */
+/* The mesh comes first: its transfers must end before the match does. */
 static oar_status native_progress(void *self)
 {
     native *n = self;
@@ -111,19 +112,19 @@ static oar_status native_progress(void *self)
     return status != OAR_OK ? status : oari_boarded_progress(self);
 }
 
-/* ---- who is there -------------------------------------------------------- */
+/* ---- peers --------------------------------------------------------------- */
 
 static const int *native_hosts(void *self)
 {
     native *n = self;
 
-    return n->shm.hosts > 1 ? n->shm.host : NULL;
+    return n->links.hosts > 1 ? n->links.host : NULL;
 }
 
 static int native_gone(void *self, int rank)
 {
     native *n = self;
-    const oari_board *b = &n->shm.base.board;
+    const oari_board *b = &n->links.base.board;
     int here = oari_board_rank(b, rank);
 
     if (here < 0)
@@ -134,34 +135,35 @@ static int native_gone(void *self, int rank)
                                                   : OARI_PEER_DIED;
 }
 
-static const oari_fault *native_published(void *self)
+static int native_published(void *self, oari_fault *fault)
 {
     native *n = self;
-    const oari_fault *here = oari_board_published(&n->shm.base.board);
-    const oari_fault *there, *last;
+    const oari_board *b = &n->links.base.board;
+    oari_fault there;
 
     if (n->mesh == NULL)
-        return here;
-    if ((last = oari_board_ended(&n->shm.base.board)) != NULL)
-        return last;
-    there = tcp_published(n->mesh);
-    if (here == NULL || there == NULL)
-        return here != NULL ? here : there;
-    return tcp_settled(n->mesh) || oari_fault_before(there, here) ? there
-                                                                  : here;
+        return oari_board_published(b, OARI_FACT_FAULT, fault);
+    if (oari_board_published(b, OARI_FACT_FINAL_FAULT, fault))
+        return 1;
+    if (!tcp_published(n->mesh, &there))
+        return oari_board_published(b, OARI_FACT_FAULT, fault);
+    if (!oari_board_published(b, OARI_FACT_FAULT, fault) ||
+        tcp_settled(n->mesh) || oari_fault_before(&there, fault))
+        *fault = there;
+    return 1;
 }
 
-/* Other hosts are told what all on this one will say: of several that publish
- * at once, the first. */
+/* Other hosts are sent the fault that all ranks of this host will report: the
+ * first of those that are published at the same time. */
 static void native_publish(void *self, const oari_fault *fault)
 {
     native *n = self;
-    const oari_fault *first;
+    oari_fault first = *fault;
 
-    oari_board_publish(&n->shm.base.board, fault);
-    first = oari_board_published(&n->shm.base.board);
+    oari_board_publish(&n->links.base.board, OARI_FACT_FAULT, fault);
+    oari_board_published(&n->links.base.board, OARI_FACT_FAULT, &first);
     if (n->mesh != NULL)
-        tcp_publish(n->mesh, first != NULL ? first : fault);
+        tcp_publish(n->mesh, &first);
 }
 
 static void native_abort(void *self, oar_status why)
@@ -173,66 +175,65 @@ static void native_abort(void *self, oar_status why)
     oari_boarded_abort(self, why);
 }
 
-/* Whether all on this host that live have a fault; who is to blame does not
- * have to. */
-static int all_here_have_one(native *n, const oari_fault *best)
+/* Ranks of other hosts say which fault they have. On this host it is enough that
+ * every rank that lives has a fault, except one that is itself the cause: then
+ * none can publish another. If a rank has ended, on any host, all agree. */
+static int native_agreed(void *self)
 {
-    const oari_board *b = &n->shm.base.board;
+    native *n = self;
+    const oari_board *b = &n->links.base.board;
+    oari_fault best;
 
+    if (n->mesh == NULL || tcp_settled(n->mesh) ||
+        oari_board_published(b, OARI_FACT_FINAL_FAULT, &best))
+        return 1;
+    if (!native_published(self, &best) || !atomic_load(&n->mesh->unanimous))
+        return 0;
     for (int r = 0; r < b->ranks; r++) {
         int rank = b->member != NULL ? b->member[r] : r;
 
-        if (!oari_board_has_fault(b, r) && !native_gone(n, rank) &&
-            !(rank == best->error.peer && oari_fault_sure(best)))
+        if (!oari_bulletin_has(oari_board_bulletin(b, r), OARI_FACT_FAULT) &&
+            !native_gone(n, rank) &&
+            !(rank == best.error.peer && oari_fault_sure(&best)))
             return 0;
     }
     return 1;
 }
 
-/* Those on other hosts say what they have; of those on this one it is enough
- * that they cannot come with another. Where one has ended, on this host or
- * another, it is over. */
-static int native_agreed(void *self)
+/* All ranks of this host end with the same fault, and show that to other hosts.
+ */
+static void native_conclude(void *self, oari_fault *fault)
 {
     native *n = self;
-    const oari_fault *best = native_published(self);
+    oari_board *b = &n->links.base.board;
 
-    if (n->mesh == NULL || tcp_settled(n->mesh) ||
-        oari_board_ended(&n->shm.base.board) != NULL)
-        return 1;
-    return best != NULL && atomic_load(&n->mesh->unanimous) &&
-           all_here_have_one(n, best);
-}
-
-/* All on this host end alike; other hosts are told so. */
-static const oari_fault *native_conclude(void *self)
-{
-    native *n = self;
-    const oari_fault *last = native_published(self);
-
+    native_published(self, fault);
     if (n->mesh == NULL)
-        return last;
-    last = oari_board_end_with(&n->shm.base.board, last);
-    tcp_conclude(n->mesh, last);
-    return last;
+        return;
+    oari_board_publish(b, OARI_FACT_FINAL_FAULT, fault);
+    oari_board_published(b, OARI_FACT_FINAL_FAULT, fault);
+    tcp_conclude(n->mesh, fault);
 }
 
-static void native_tell(void *self, const void *note)
+static void native_show(void *self, oari_fact fact, const void *data)
 {
     native *n = self;
+    const oari_board *b = &n->links.base.board;
 
-    oari_board_tell(&n->shm.base.board, note);
-    if (n->mesh != NULL)
-        tcp_note_say(n->mesh, note);
+    oari_bulletin_write(oari_board_bulletin(b, b->rank), fact, data);
+    if (n->mesh != NULL && fact == OARI_FACT_BALLOT)
+        tcp_show_ballot(n->mesh, data);
 }
 
-static int native_told(void *self, int rank, void *note)
+static int native_read(void *self, int rank, oari_fact fact, void *data)
 {
     native *n = self;
-    int here = oari_board_rank(&n->shm.base.board, rank);
+    const oari_board *b = &n->links.base.board;
+    int here = oari_board_rank(b, rank);
+    const oari_bulletin *bulletin =
+        here >= 0 ? oari_board_bulletin(b, here) : n->mesh->peer[rank].bulletin;
 
-    return here >= 0 ? oari_board_told(&n->shm.base.board, here, note)
-                     : tcp_note_of(n->mesh, rank, note);
+    return bulletin != NULL && oari_bulletin_read(bulletin, fact, data);
 }
 
 static int64_t native_answered(void *self, int rank)
@@ -249,10 +250,10 @@ static void native_close(void *self)
     if (n->mesh != NULL)
         tcp_close(n->mesh);
     oari_free(n->mesh);
-    shm_links_close(&n->shm);
+    shm_links_close(&n->links);
 }
 
-/* The common part of both tables. */
+/* The part that both tables share. */
 #define NATIVE_OPS                                                           \
     .size = sizeof(oar_backend_ops), .abi = OAR_BACKEND_ABI,                 \
     .self_size = sizeof(native), .close = native_close, .send = native_send, \
@@ -262,8 +263,8 @@ static void native_close(void *self)
 #define NATIVE_LINKS                                                           \
     .board = oari_boarded_board, .hosts = native_hosts, .gone = native_gone,   \
     .published = native_published, .publish = native_publish,                  \
-    .agreed = native_agreed, .conclude = native_conclude, .tell = native_tell, \
-    .told = native_told, .answered = native_answered
+    .agreed = native_agreed, .conclude = native_conclude, .show = native_show, \
+    .read = native_read, .answered = native_answered
 
 const oari_backend oari_backend_native = {
     .ops = { NATIVE_OPS, .name = "native", .probe = native_probe },

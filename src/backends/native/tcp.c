@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp: the backend in which every pair is linked by TCP, on one host too. */
+/* tcp: the backend in which every pair of ranks uses TCP, on one host too. */
 #include "backends/backends.h"
 #include "base/status.h"
 #include "link/match.h"
@@ -10,7 +10,7 @@ typedef struct tcp {
     tcp_mesh mesh;
 } tcp;
 
-static oar_status probe(oar_backend_caps *caps)
+static oar_status probe_tcp(oar_backend_caps *caps)
 {
     caps->note = "ranks as processes, TCP only";
     caps->can = OARI_MATCH_CAN;
@@ -60,13 +60,13 @@ static oar_status recv_tcp(void *self, oar_transfer *transfer)
     return OAR_OK;
 }
 
-static int peek(void *self, int peer, uint64_t tag, uint64_t any,
-                oar_envelope *found)
+static int peek_tcp(void *self, int peer, uint64_t tag, uint64_t any,
+                    oar_envelope *found)
 {
     return oari_match_peek(((tcp *)self)->match, peer, tag, any, found);
 }
 
-static oar_status progress(void *self)
+static oar_status progress_tcp(void *self)
 {
     tcp *t = self;
     oar_status status = tcp_progress(&t->mesh);
@@ -76,17 +76,17 @@ static oar_status progress(void *self)
     return status;
 }
 
-static int wait_fd(void *self)
+static int tcp_wait_fd(void *self)
 {
     return ((tcp *)self)->mesh.epoll_fd;
 }
 
-static int arm(void *self)
+static int arm_tcp(void *self)
 {
     return tcp_arm(&((tcp *)self)->mesh);
 }
 
-static void wake(void *self)
+static void wake_tcp(void *self)
 {
     tcp_wake(&((tcp *)self)->mesh);
 }
@@ -96,57 +96,60 @@ static void abort_tcp(void *self, oar_status why)
     tcp_abort(&((tcp *)self)->mesh, why);
 }
 
-static const int *hosts(void *self)
+static const int *host_numbers(void *self)
 {
     return ((tcp *)self)->mesh.host;
 }
 
-static int gone(void *self, int rank)
+static int peer_gone(void *self, int rank)
 {
     return ((tcp *)self)->mesh.peer[rank].gone;
 }
 
-static const oari_fault *published(void *self)
+static int published_fault(void *self, oari_fault *fault)
 {
-    return tcp_published(&((tcp *)self)->mesh);
+    return tcp_published(&((tcp *)self)->mesh, fault);
 }
 
-static void publish(void *self, const oari_fault *fault)
+static void publish_fault(void *self, const oari_fault *fault)
 {
     tcp_publish(&((tcp *)self)->mesh, fault);
 }
 
-static int agreed(void *self)
+static int peers_agree(void *self)
 {
     const tcp_mesh *m = &((tcp *)self)->mesh;
 
     return tcp_settled(m) || atomic_load(&m->unanimous);
 }
 
-static const oari_fault *conclude(void *self)
+static void conclude_fault(void *self, oari_fault *fault)
 {
     tcp_mesh *m = &((tcp *)self)->mesh;
 
-    tcp_conclude(m, tcp_published(m));
-    return tcp_published(m);
+    tcp_published(m, fault);
+    tcp_conclude(m, fault);
 }
 
-static void tell(void *self, const void *note)
+static void show_ballot(void *self, oari_fact fact, const void *data)
 {
-    tcp_note_say(&((tcp *)self)->mesh, note);
+    if (fact == OARI_FACT_BALLOT)
+        tcp_show_ballot(&((tcp *)self)->mesh, data);
 }
 
-static int told(void *self, int rank, void *note)
+static int read_fact(void *self, int rank, oari_fact fact, void *data)
 {
-    return tcp_note_of(&((tcp *)self)->mesh, rank, note);
+    const oari_bulletin *b = ((tcp *)self)->mesh.peer[rank].bulletin;
+
+    return b != NULL && oari_bulletin_read(b, fact, data);
 }
 
-static int64_t pid(void *self, int rank)
+static int64_t peer_pid(void *self, int rank)
 {
     return tcp_pid(&((tcp *)self)->mesh, rank);
 }
 
-static int64_t answered(void *self, int rank)
+static int64_t peer_answered(void *self, int rank)
 {
     return tcp_answered(&((tcp *)self)->mesh, rank);
 }
@@ -156,26 +159,26 @@ const oari_backend oari_backend_tcp = {
     .ops.abi = OAR_BACKEND_ABI,
     .ops.name = "tcp",
     .ops.self_size = sizeof(tcp),
-    .ops.probe = probe,
+    .ops.probe = probe_tcp,
     .ops.close = close_tcp,
     .ops.send = send_tcp,
     .ops.recv = recv_tcp,
-    .ops.peek = peek,
-    .ops.progress = progress,
-    .ops.wait_fd = wait_fd,
-    .ops.arm = arm,
-    .ops.wake = wake,
+    .ops.peek = peek_tcp,
+    .ops.progress = progress_tcp,
+    .ops.wait_fd = tcp_wait_fd,
+    .ops.arm = arm_tcp,
+    .ops.wake = wake_tcp,
     .ops.abort = abort_tcp,
     .ops.post_count = OAR_COLL_COUNT,
     .open = open_tcp,
-    .hosts = hosts,
-    .gone = gone,
-    .published = published,
-    .publish = publish,
-    .agreed = agreed,
-    .conclude = conclude,
-    .tell = tell,
-    .told = told,
-    .pid = pid,
-    .answered = answered,
+    .hosts = host_numbers,
+    .gone = peer_gone,
+    .published = published_fault,
+    .publish = publish_fault,
+    .agreed = peers_agree,
+    .conclude = conclude_fault,
+    .show = show_ballot,
+    .read = read_fact,
+    .pid = peer_pid,
+    .answered = peer_answered,
 };

@@ -2,7 +2,8 @@
 /* nccl: the backend `nccl`: collectives on GPUs by the real NCCL.
  *
  * It has no messages on the host, and no barrier: the links that the core makes
- * beside it carry those, find peers that are gone, and compare what ranks call.
+ * beside it carry those, notice peers that are gone, and compare what ranks
+ * call.
  */
 #include <oarsong/device.h>
 
@@ -14,7 +15,7 @@
 
 enum { CLOSE_MS = 900 };
 
-static oar_status probe(oar_backend_caps *caps)
+static oar_status probe_nccl(oar_backend_caps *caps)
 {
     const oari_nccl *lib;
 
@@ -34,20 +35,20 @@ static oar_status open_new(oari_nccl_engine *e, const oari_open *with)
     oari_nccl_terms terms;
 
     OARI_TRY(oari_nccl_comm_create(e->lib, with->env.device, &e->comm));
-    OARI_TRY(oari_nccl_comm_stream(e->comm, with->env.stream));
-    OARI_TRY(oari_nccl_meet(e->lib, with, deadline, &terms));
+    OARI_TRY(oari_nccl_comm_set_stream(e->comm, with->env.stream));
+    OARI_TRY(oari_nccl_rendezvous(e->lib, with, deadline, &terms));
     e->comm->has_fp8 = terms.has_fp8;
-    return oari_nccl_join(e->comm, with, &terms.id, deadline);
+    return oari_nccl_comm_init(e->comm, with, &terms.id, deadline);
 }
 
-/* What the parent's split made is of these ranks, in this order. */
+/* Checks that the parent's split has these ranks, in this order. */
 static oar_status open_split(oari_nccl_engine *e, const oari_open *with)
 {
     const oari_nccl *lib = e->lib;
     int rank = -1, ranks = -1;
 
     e->comm = with->env.split;
-    OARI_TRY(oari_nccl_comm_stream(e->comm, with->env.stream));
+    OARI_TRY(oari_nccl_comm_set_stream(e->comm, with->env.stream));
     OARI_TRY(oari_nccl_check(lib, lib->CommUserRank(e->comm->handle, &rank),
                              e->comm->handle, "asking for the rank"));
     OARI_TRY(oari_nccl_check(lib, lib->CommCount(e->comm->handle, &ranks),
@@ -82,51 +83,46 @@ static oar_status open_engine(void *self, const oari_open *with)
 /* ---- splitting ----------------------------------------------------------- */
 
 /* NCCL splits in the order of its calls: what was posted before comes first. */
-static oar_status drain(oari_nccl_engine *e, int64_t deadline_ns)
+static oar_status split_engine(void *self, int colour, int key, void **made)
 {
-    int64_t since = 0;
+    oari_nccl_engine *e = self;
+    int64_t deadline = oari_deadline(e->timeout_ms), since = 0;
+    oari_nccl_comm *child;
+    oar_status status;
 
     while (!oari_nccl_is_idle(e)) {
         OARI_TRY(oari_nccl_progress(e));
-        if (oari_now_ns() > deadline_ns)
+        if (oari_now_ns() > deadline)
             return oar_backend_fail(OAR_E_TIMEOUT,
-                                    "operations before a split did not begin "
+                                    "operations before a split did not start "
                                     "in %lld ms",
                                     (long long)e->timeout_ms);
         oari_backoff(&since);
     }
-    return e->why == OAR_OK ? OAR_OK
-                            : oar_backend_fail((oar_status)e->why,
-                                               "split of an aborted group");
-}
-
-static oar_status split(void *self, int colour, int key, void **made)
-{
-    oari_nccl_engine *e = self;
-    oari_nccl_comm *child;
-    oar_status status;
-
-    OARI_TRY(drain(e, oari_deadline(e->timeout_ms)));
-    status = oari_nccl_split_comm(e, colour, key, &child);
+    if (e->why != OAR_OK)
+        return oar_backend_fail((oar_status)e->why,
+                                "split of an aborted group");
+    status = oari_nccl_comm_split(e, colour, key, &child);
     if (status == OAR_OK)
         *made = child;
     else
-        oari_nccl_note_failure(e, status); /* the communicator is lost, too */
+        oari_nccl_record_failure(e,
+                                 status); /* and the communicator is unusable */
     return status;
 }
 
-static void let_go(oari_nccl_comm *comm)
+static void wait_and_release(oari_nccl_comm *comm)
 {
     oari_nccl_comm_wait(comm, oari_deadline(CLOSE_MS));
     oari_nccl_comm_release(comm);
 }
 
-static void drop(void *made)
+static void drop_split(void *made)
 {
     if (made == NULL)
         return;
-    oari_nccl_comm_finish(made);
-    let_go(made);
+    oari_nccl_comm_finalize(made);
+    wait_and_release(made);
 }
 
 /* ---- ending -------------------------------------------------------------- */
@@ -141,7 +137,7 @@ static void abort_engine(void *self, oar_status why)
         oari_nccl_comm_abort(e->comm);
 }
 
-/* After a failure NCCL's farewell would wait for nothing. */
+/* After a failure ncclCommFinalize would wait for peers that do not come. */
 static void close_engine(void *self)
 {
     oari_nccl_engine *e = self;
@@ -149,11 +145,11 @@ static void close_engine(void *self)
     if (e->comm == NULL)
         return;
     if (e->opened && e->failed == OAR_OK && oari_nccl_is_idle(e))
-        oari_nccl_comm_finish(e->comm);
+        oari_nccl_comm_finalize(e->comm);
     else
         oari_nccl_comm_abort(e->comm);
-    let_go(e->comm);
-    oari_nccl_drop_all(e, OAR_E_ABORTED);
+    wait_and_release(e->comm);
+    oari_nccl_end_all(e, OAR_E_ABORTED);
 }
 
 /* ---- the table ----------------------------------------------------------- */
@@ -163,26 +159,15 @@ const oari_backend oari_backend_nccl = {
     .ops.abi = OAR_BACKEND_ABI,
     .ops.name = "nccl",
     .ops.self_size = sizeof(oari_nccl_engine),
-    .ops.probe = probe,
+    .ops.probe = probe_nccl,
     .ops.close = close_engine,
     .ops.progress = oari_nccl_progress,
     .ops.abort = abort_engine,
     .ops.takes = oari_nccl_takes,
     .ops.batch = oari_nccl_batch,
-    .ops.split = split,
-    .ops.drop = drop,
+    .ops.split = split_engine,
+    .ops.drop = drop_split,
     .ops.post_count = OAR_COLL_COUNT,
-    .ops.post = {
-        [OAR_COLL_BROADCAST] = oari_nccl_post,
-        [OAR_COLL_ALL_REDUCE] = oari_nccl_post,
-        [OAR_COLL_REDUCE] = oari_nccl_post,
-        [OAR_COLL_GATHER] = oari_nccl_post,
-        [OAR_COLL_SCATTER] = oari_nccl_post,
-        [OAR_COLL_ALL_GATHER] = oari_nccl_post,
-        [OAR_COLL_REDUCE_SCATTER] = oari_nccl_post,
-        [OAR_COLL_ALL_TO_ALL] = oari_nccl_post,
-        [OAR_COLL_SEND] = oari_nccl_post,
-        [OAR_COLL_RECV] = oari_nccl_post,
-    },
+    .ops.post = OARI_POST_ON_DEVICE(oari_nccl_post),
     .open = open_engine,
 };

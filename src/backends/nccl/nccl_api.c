@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl_api: <oarsong/nccl.h>: what a program that knows NCCL may want of it. */
+/* nccl_api: <oarsong/nccl.h>: for programs that use NCCL themselves. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,9 +84,9 @@ oar_status oar_nccl_dtype(oar_dtype dtype, int *number)
 
 /* ---- making groups ------------------------------------------------------- */
 
-static oar_status create(const char *backend, int rank, int size,
-                         const char *address, const void *id,
-                         const oar_group_opts *opts, oar_group **group)
+static oar_status create_group(const char *backend, int rank, int size,
+                               const char *address, const void *id,
+                               const oar_group_opts *opts, oar_group **group)
 {
     oar_group_opts o;
 
@@ -105,14 +105,14 @@ oar_status oar_nccl_create(int rank, int size, const char *address,
                            const void *id, const oar_group_opts *opts,
                            oar_group **group)
 {
-    return create("nccl", rank, size, address, id, opts, group);
+    return create_group("nccl", rank, size, address, id, opts, group);
 }
 
 oar_status oar_hybrid_create(int rank, int size, const char *address,
                              const void *id, const oar_group_opts *opts,
                              oar_group **group)
 {
-    return create("hybrid", rank, size, address, id, opts, group);
+    return create_group("hybrid", rank, size, address, id, opts, group);
 }
 
 /* ---- looking into groups ------------------------------------------------- */
@@ -144,25 +144,20 @@ void *oar_nccl_stream(const oar_group *group)
 
 /* ---- waiting ------------------------------------------------------------- */
 
-static int waits_in_queue(oari_engine *e)
+/* Whether everything that was posted is done, and the stream is empty: the
+ * user, who can get the communicator, may have used it as well. */
+static oar_status test_done(oar_group *group, const oari_nccl_engine *e,
+                            int *done)
 {
     const oar_work *work;
-
-    pthread_mutex_lock(&e->lock);
-    for (work = e->first; work != NULL && work->call.gpu == NULL;)
-        work = work->next;
-    pthread_mutex_unlock(&e->lock);
-    return work != NULL;
-}
-
-/* Whether everything that was posted is done, and the stream empty: whoever has
- * the communicator may have used it, too. */
-static oar_status look(oar_group *group, const oari_nccl_engine *e, int *done)
-{
     int busy;
 
     oari_engine_hold(group);
-    busy = group->engine.on_gpu != 0 || waits_in_queue(&group->engine);
+    pthread_mutex_lock(&group->engine.lock);
+    for (work = group->engine.first; work != NULL && work->call.gpu == NULL;)
+        work = work->next;
+    pthread_mutex_unlock(&group->engine.lock);
+    busy = group->engine.on_gpu != 0 || work != NULL;
     oari_engine_let_go(group);
     OARI_TRY(oari_group_check(group));
     *done = 0;
@@ -182,7 +177,7 @@ oar_status oar_nccl_synchronize(oar_group *group)
                          "nccl_synchronize on a group without NCCL");
     deadline = oari_deadline(group->timeout_ms);
     for (;;) {
-        OARI_TRY(look(group, e, &done));
+        OARI_TRY(test_done(group, e, &done));
         if (done)
             return OAR_OK;
         if (oari_now_ns() > deadline)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl_communicator: one of NCCL's, with what it takes to end it from any
- * thread.
+/* nccl_communicator: a communicator of NCCL that any thread can end.
  *
- * `use` is held by whoever calls NCCL with the handle; ending it first takes
- * the handle away, so that nobody has it any more when NCCL frees it. Ending
- * waits for what runs on the GPU, and sometimes for ever: so it is a thread's,
- * and nobody has to wait for that thread.
+ * A thread holds `use` while it calls NCCL with the handle. To end it, the
+ * handle is taken away first, so that no thread has it when NCCL frees it. The
+ * end waits for what runs on the GPU, and sometimes for ever: so it runs in a
+ * thread of its own, and no other thread has to wait for that one.
  */
 #include <oarsong/device.h>
 
@@ -15,7 +14,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-enum { FAREWELL_MS = 500 };
+enum { FINALIZE_MS = 500 };
 
 /* ---- making and releasing ------------------------------------------------ */
 
@@ -28,7 +27,7 @@ oar_status oari_nccl_comm_create(const oari_nccl *lib, int device,
         return OAR_E_NOMEM;
     c->lib = lib;
     c->device = device;
-    c->holders = 1;
+    c->references = 1;
     pthread_mutex_init(&c->use, NULL);
     pthread_mutex_init(&c->lock, NULL);
     oari_cond_init(&c->changed);
@@ -43,7 +42,7 @@ void oari_nccl_comm_release(oari_nccl_comm *comm)
     if (comm == NULL)
         return;
     pthread_mutex_lock(&comm->lock);
-    left = --comm->holders;
+    left = --comm->references;
     pthread_mutex_unlock(&comm->lock);
     if (left > 0)
         return;
@@ -55,7 +54,7 @@ void oari_nccl_comm_release(oari_nccl_comm *comm)
     oari_free(comm);
 }
 
-oar_status oari_nccl_comm_stream(oari_nccl_comm *comm, void *stream)
+oar_status oari_nccl_comm_set_stream(oari_nccl_comm *comm, void *stream)
 {
     if (stream != NULL) {
         comm->stream = stream;
@@ -77,41 +76,11 @@ int oari_nccl_comm_state(oari_nccl_comm *comm)
 
 /* ---- ending -------------------------------------------------------------- */
 
-static oari_nccl_handle take_handle(oari_nccl_comm *comm)
+/* ncclCommFinalize waits for the peers; this for FINALIZE_MS. Returns 1 if it
+ * is done. */
+static int finalize_comm(const oari_nccl *lib, oari_nccl_handle handle)
 {
-    oari_nccl_handle handle;
-
-    pthread_mutex_lock(&comm->use);
-    handle = comm->handle;
-    comm->handle = NULL;
-    pthread_mutex_unlock(&comm->use);
-    return handle;
-}
-
-static void has_ended(oari_nccl_comm *comm)
-{
-    pthread_mutex_lock(&comm->lock);
-    comm->ended = 1;
-    pthread_cond_broadcast(&comm->changed);
-    pthread_mutex_unlock(&comm->lock);
-    oari_nccl_comm_release(comm);
-}
-
-static void *abort_it(void *arg)
-{
-    oari_nccl_comm *comm = arg;
-    oari_nccl_handle handle = take_handle(comm);
-
-    if (handle != NULL)
-        comm->lib->CommAbort(handle);
-    has_ended(comm);
-    return NULL;
-}
-
-/* NCCL's farewell waits for peers: for a while. */
-static int say_farewell(const oari_nccl *lib, oari_nccl_handle handle)
-{
-    int64_t until = oari_deadline(FAREWELL_MS), since = 0;
+    int64_t deadline = oari_deadline(FINALIZE_MS), since = 0;
     int state = lib->CommFinalize(handle);
 
     while (state == OARI_NCCL_SUCCESS || state == OARI_NCCL_IN_PROGRESS) {
@@ -119,57 +88,63 @@ static int say_farewell(const oari_nccl *lib, oari_nccl_handle handle)
             return 0;
         if (state == OARI_NCCL_SUCCESS)
             return 1;
-        if (oari_now_ns() > until)
+        if (oari_now_ns() > deadline)
             return 0;
         oari_backoff(&since);
     }
     return 0;
 }
 
-static void *finish_it(void *arg)
+static void *end_main(void *arg)
 {
     oari_nccl_comm *comm = arg;
-    oari_nccl_handle handle = take_handle(comm);
+    oari_nccl_handle handle;
 
-    if (handle != NULL && say_farewell(comm->lib, handle))
+    pthread_mutex_lock(&comm->use);
+    handle = comm->handle;
+    comm->handle = NULL;
+    pthread_mutex_unlock(&comm->use);
+    if (handle != NULL && !comm->aborts && finalize_comm(comm->lib, handle))
         comm->lib->CommDestroy(handle);
     else if (handle != NULL)
         comm->lib->CommAbort(handle);
-    has_ended(comm);
+    pthread_mutex_lock(&comm->lock);
+    comm->ended = 1;
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+    oari_nccl_comm_release(comm);
     return NULL;
 }
 
-static int send_thread(void *(*what)(void *arg), void *arg)
+/* Ends it in this thread if there can be no other. */
+static void start_end(oari_nccl_comm *comm, int aborts)
 {
     pthread_t thread;
-
-    if (oari_thread_start(&thread, "oar-nccl-end", what, arg) != OAR_OK)
-        return 0;
-    pthread_detach(thread);
-    return 1;
-}
-
-static void end(oari_nccl_comm *comm, void *(*how)(void *arg))
-{
     int first;
 
     pthread_mutex_lock(&comm->lock);
     first = !comm->ending;
+    if (first)
+        comm->aborts = aborts;
     comm->ending = 1;
-    comm->holders += first;
+    comm->references += first;
     pthread_mutex_unlock(&comm->lock);
-    if (first && !send_thread(how, comm))
-        how(comm);
+    if (!first)
+        return;
+    if (oari_thread_start(&thread, "oar-nccl-end", end_main, comm) == OAR_OK)
+        pthread_detach(thread);
+    else
+        end_main(comm);
 }
 
 void oari_nccl_comm_abort(oari_nccl_comm *comm)
 {
-    end(comm, abort_it);
+    start_end(comm, 1);
 }
 
-void oari_nccl_comm_finish(oari_nccl_comm *comm)
+void oari_nccl_comm_finalize(oari_nccl_comm *comm)
 {
-    end(comm, finish_it);
+    start_end(comm, 0);
 }
 
 int oari_nccl_comm_wait(oari_nccl_comm *comm, int64_t deadline_ns)

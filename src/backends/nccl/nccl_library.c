@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl_library: NCCL in this process: whether it is there, and what it says.
+/* nccl_library: NCCL in this process: whether it is there, and its errors.
  *
- * Looked for once, under a lock, and never let go: threads of its own may run
- * in it until the process ends. */
+ * It is loaded once, under a lock, and never unloaded: threads of its own may
+ * run in it until the process ends. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,15 +12,12 @@
 #include "backends/nccl/nccl_engine.h"
 #include "base/env.h"
 
-static const char usual[] = "libnccl.so.2";
-static const char variable[] = "OARSONG_NCCL_LIBRARY";
-
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static oari_nccl the_library;
 static oar_status found = OAR_OK;
 static char why_not[400];
 
-/* ---- finding it ---------------------------------------------------------- */
+/* ---- loading ------------------------------------------------------------- */
 
 oari_nccl_version_text oari_nccl_version(int version)
 {
@@ -31,21 +28,15 @@ oari_nccl_version_text oari_nccl_version(int version)
     return v;
 }
 
-static void give_up(const char *format, const char *name, const char *what)
+static void fail_loading(const char *format, const char *name, const char *what)
 {
     found = OAR_E_UNAVAILABLE;
     snprintf(why_not, sizeof why_not, format, name, what);
 }
 
-static const char *name_of_library(void)
-{
-    const char *name = oari_env_text(variable);
-
-    return name != NULL ? name : usual;
-}
-
-/* A function pointer of any type: C has no cast for it. */
-static int find(void *library, const char *symbol, void *pointer)
+/* Copies the address to a function pointer of any type: C has no cast for it.
+ */
+static int find_symbol(void *library, const char *symbol, void *pointer)
 {
     void *address = dlsym(library, symbol);
 
@@ -61,65 +52,59 @@ static void find_symbols(void *library, const char *name)
     oari_nccl *lib = &the_library;
     const char *missing = NULL;
 
-#define X(field, symbol, since, parameters)                     \
-    if (!find(library, #symbol, &lib->field) && (since) == 0 && \
-        missing == NULL)                                        \
+#define X(field, symbol, since, parameters)                            \
+    if (!find_symbol(library, #symbol, &lib->field) && (since) == 0 && \
+        missing == NULL)                                               \
         missing = #symbol;
     OARI_NCCL_SYMBOLS(X)
 #undef X
-    if (!find(library, "ncclGetErrorString", &lib->GetErrorString))
+    if (!find_symbol(library, "ncclGetErrorString", &lib->GetErrorString))
         missing = "ncclGetErrorString";
-    find(library, "ncclGetLastError", &lib->GetLastError);
+    find_symbol(library, "ncclGetLastError", &lib->GetLastError);
     if (missing != NULL)
-        give_up(lacks, name, missing);
+        fail_loading(lacks, name, missing);
 }
 
-static void check_version(const char *name)
+static void load_library(void)
 {
-    int result = the_library.GetVersion(&the_library.version);
-
-    if (result != OARI_NCCL_SUCCESS)
-        give_up("%s does not say which version it is%s", name, "");
-    else if (the_library.version < OARI_NCCL_FLOOR)
-        give_up("%s is NCCL %s: install 2.18 or newer (libnccl2)", name,
-                oari_nccl_version(the_library.version).text);
-    snprintf(the_library.note, sizeof the_library.note,
-             "NCCL %s, one rank a GPU",
-             oari_nccl_version(the_library.version).text);
-}
-
-static void look_for_it(void)
-{
-    const char *name = name_of_library();
+    const char *setting = oari_env_text("OARSONG_NCCL_LIBRARY");
+    const char *name = setting != NULL ? setting : "libnccl.so.2", *said;
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    const char *said;
+    oari_nccl *lib = &the_library;
 
     if (library == NULL) {
         said = dlerror();
-        give_up("NCCL cannot be loaded as %s (%s): install NCCL 2.18 or newer "
-                "(libnccl2, or nvidia-nccl-cu12 by pip), or name the library "
-                "in OARSONG_NCCL_LIBRARY",
-                name, said != NULL ? said : "no reason given");
+        fail_loading(
+            "NCCL cannot be loaded as %s (%s): install NCCL 2.18 or newer "
+            "(libnccl2, or nvidia-nccl-cu12 by pip), or name the library "
+            "in OARSONG_NCCL_LIBRARY",
+            name, said != NULL ? said : "no reason given");
         return;
     }
     find_symbols(library, name);
-    if (found == OAR_OK)
-        check_version(name);
+    if (found != OAR_OK)
+        return;
+    if (lib->GetVersion(&lib->version) != OARI_NCCL_SUCCESS)
+        fail_loading("%s does not say which version it is%s", name, "");
+    else if (lib->version < OARI_NCCL_OLDEST)
+        fail_loading("%s is NCCL %s: install 2.18 or newer (libnccl2)", name,
+                     oari_nccl_version(lib->version).text);
+    snprintf(lib->note, sizeof lib->note, "NCCL %s, one rank a GPU",
+             oari_nccl_version(lib->version).text);
 }
 
 oar_status oari_nccl_load(const oari_nccl **lib)
 {
-    pthread_once(&once, look_for_it);
+    pthread_once(&once, load_library);
     if (found != OAR_OK)
         return oar_backend_fail(found, "%s", why_not);
     *lib = &the_library;
     return OAR_OK;
 }
 
-/* ---- what it says -------------------------------------------------------- */
+/* ---- errors -------------------------------------------------------------- */
 
-/* A code that this list does not have, of a newer NCCL, is text like any
- * other. */
+/* A newer NCCL may have codes that this list does not have. */
 static const char *result_name(int result, char *room, size_t bytes)
 {
     switch (result) {
@@ -134,14 +119,6 @@ static const char *result_name(int result, char *room, size_t bytes)
     return room;
 }
 
-static const char *last_error(const oari_nccl *lib, oari_nccl_handle comm)
-{
-    const char *text =
-        lib->GetLastError != NULL ? lib->GetLastError(comm) : NULL;
-
-    return text != NULL ? text : "";
-}
-
 oar_status oari_nccl_check(const oari_nccl *lib, int result,
                            oari_nccl_handle comm, const char *what)
 {
@@ -152,9 +129,9 @@ oar_status oari_nccl_check(const oari_nccl *lib, int result,
     if (result == OARI_NCCL_SUCCESS || result == OARI_NCCL_IN_PROGRESS)
         return OAR_OK;
     text = lib->GetErrorString(result);
-    more = last_error(lib, comm);
-    return oar_backend_fail(status, "NCCL: %s: %s: %s%s%s", what,
-                            result_name(result, room, sizeof room),
-                            text != NULL ? text : "", *more != 0 ? ": " : "",
-                            more);
+    more = lib->GetLastError != NULL ? lib->GetLastError(comm) : NULL;
+    return oar_backend_fail(
+        status, "NCCL: %s: %s: %s%s%s", what,
+        result_name(result, room, sizeof room), text != NULL ? text : "",
+        more != NULL && *more != 0 ? ": " : "", more != NULL ? more : "");
 }

@@ -12,7 +12,7 @@
 
 /* NCCL's own version code; the oldest that has all that is needed here
  * (ncclCommSplit, and splitShare in its settings). */
-enum { OARI_NCCL_FLOOR = 21800, OARI_NCCL_ALL_TO_ALL = 22800 };
+enum { OARI_NCCL_OLDEST = 21800, OARI_NCCL_ALL_TO_ALL = 22800 };
 
 /* NCCL's types, as far as they matter here. */
 typedef void *oari_nccl_handle; /* ncclComm_t */

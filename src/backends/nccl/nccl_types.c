@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl_types: our dtypes and operators in NCCL's numbers.
+/* nccl_types: our dtypes and operators as NCCL's numbers.
  *
- * Three tables say what goes to NCCL: dtypes, their class, operators by class.
- * A 0 in them is "not taken"; so they hold one more than NCCL's number. What is
- * only moved is moved as bytes, whatever its dtype. */
+ * Three tables say what NCCL does: dtypes, their class, operators by class.
+ * They hold NCCL's number plus 1; 0 is "not taken". What is only moved is moved
+ * as bytes, whatever its dtype. */
 #include "backends/nccl/nccl_engine.h"
 #include "base/half.h"
 
-/* Truth values are bytes that are 0 or 1. There are no 16-bit integers. */
+/* A bool is a byte that is 0 or 1. NCCL has no 16-bit integers. */
 static const int types[OAR_DTYPE_COUNT_ALL] = {
     [OAR_F32] = OARI_NCCL_F32 + 1,
     [OAR_F64] = OARI_NCCL_F64 + 1,
@@ -26,21 +26,22 @@ static const int types[OAR_DTYPE_COUNT_ALL] = {
     [OAR_F8E5M2] = OARI_NCCL_F8E5M2 + 1,
 };
 
-/* FLOAT8: where every rank's GPU can. */
-enum class { UNSUPPORTED, FLOAT, FLOAT8, SIGNED, UNSIGNED, TRUTH, CLASSES };
+/* FLOAT8: only where every rank's GPU has it. */
+enum class { UNSUPPORTED, FLOAT, FLOAT8, SIGNED, UNSIGNED, BOOLEAN, CLASSES };
 
 static const enum class classes[OAR_DTYPE_COUNT_ALL] = {
     [OAR_F32] = FLOAT,       [OAR_F64] = FLOAT,       [OAR_F16] = FLOAT,
     [OAR_BF16] = FLOAT,      [OAR_I8] = SIGNED,       [OAR_U8] = UNSIGNED,
     [OAR_I16] = UNSUPPORTED, [OAR_U16] = UNSUPPORTED, [OAR_I32] = SIGNED,
     [OAR_U32] = UNSIGNED,    [OAR_I64] = SIGNED,      [OAR_U64] = UNSIGNED,
-    [OAR_BOOL] = TRUTH,      [OAR_F8E4M3] = FLOAT8,   [OAR_F8E5M2] = FLOAT8,
+    [OAR_BOOL] = BOOLEAN,    [OAR_F8E4M3] = FLOAT8,   [OAR_F8E5M2] = FLOAT8,
 };
 
 /* Averages of signed integers are not taken: some versions divide the sum as if
- * it were unsigned. A factor is a float's; ours on integers is one, too, and
- * NCCL's is an integer. Bits: NCCL has no operators for them, but on 0 and 1
- * and is min, or is max. Weighted means need the sum of the weights first. */
+ * it were unsigned. Premultiplied sums of integers are not taken: our factor is
+ * a float, NCCL's an integer. NCCL has no bitwise operators, but of 0 and 1 the
+ * minimum is `and`, the maximum `or`. Weighted means need the sum of the
+ * weights first. */
 static const int operators[CLASSES][OAR_REDUCE_OP_COUNT] = {
     [FLOAT] = { [OAR_REDUCE_OP_SUM] = OARI_NCCL_SUM + 1,
                 [OAR_REDUCE_OP_PROD] = OARI_NCCL_PROD + 1,
@@ -61,12 +62,12 @@ static const int operators[CLASSES][OAR_REDUCE_OP_COUNT] = {
                    [OAR_REDUCE_OP_MIN] = OARI_NCCL_MIN + 1,
                    [OAR_REDUCE_OP_MAX] = OARI_NCCL_MAX + 1,
                    [OAR_REDUCE_OP_AVG] = OARI_NCCL_AVG + 1 },
-    [TRUTH] = { [OAR_REDUCE_OP_SUM] = OARI_NCCL_MAX + 1,
-                [OAR_REDUCE_OP_PROD] = OARI_NCCL_MIN + 1,
-                [OAR_REDUCE_OP_MIN] = OARI_NCCL_MIN + 1,
-                [OAR_REDUCE_OP_MAX] = OARI_NCCL_MAX + 1,
-                [OAR_REDUCE_OP_BAND] = OARI_NCCL_MIN + 1,
-                [OAR_REDUCE_OP_BOR] = OARI_NCCL_MAX + 1 },
+    [BOOLEAN] = { [OAR_REDUCE_OP_SUM] = OARI_NCCL_MAX + 1,
+                  [OAR_REDUCE_OP_PROD] = OARI_NCCL_MIN + 1,
+                  [OAR_REDUCE_OP_MIN] = OARI_NCCL_MIN + 1,
+                  [OAR_REDUCE_OP_MAX] = OARI_NCCL_MAX + 1,
+                  [OAR_REDUCE_OP_BAND] = OARI_NCCL_MIN + 1,
+                  [OAR_REDUCE_OP_BOR] = OARI_NCCL_MAX + 1 },
 };
 
 int oari_nccl_type(oar_dtype dtype)
@@ -84,12 +85,6 @@ int oari_nccl_operator(oar_reduce_op_kind op, oar_dtype dtype)
 
 /* ---- what is taken ------------------------------------------------------- */
 
-static int reduces(oar_coll kind)
-{
-    return kind == OAR_COLL_ALL_REDUCE || kind == OAR_COLL_REDUCE ||
-           kind == OAR_COLL_REDUCE_SCATTER;
-}
-
 static int takes_operator(const oari_nccl_engine *e, const oar_collective *call)
 {
     oar_dtype dtype = call->in.dtype;
@@ -102,21 +97,21 @@ static int takes_operator(const oari_nccl_engine *e, const oar_collective *call)
     return oari_nccl_operator(call->op.kind, dtype) >= 0;
 }
 
-/* NCCL matches messages of a pair by their order alone: it has no tags, and
- * cannot wait for whoever sends. */
-static int takes_message(const oar_collective *call)
-{
-    return call->tag == 0 && call->root >= 0;
-}
-
+/* NCCL matches messages of a pair by their order alone: it has no tags, and no
+ * receive from any source. */
 int oari_nccl_takes(void *self, const oar_collective *call)
 {
-    if (call->kind == OAR_COLL_SEND || call->kind == OAR_COLL_RECV)
-        return takes_message(call);
-    return !reduces(call->kind) || takes_operator(self, call);
+    switch (call->kind) {
+    case OAR_COLL_SEND:
+    case OAR_COLL_RECV: return call->tag == 0 && call->root >= 0;
+    case OAR_COLL_ALL_REDUCE:
+    case OAR_COLL_REDUCE:
+    case OAR_COLL_REDUCE_SCATTER: return takes_operator(self, call);
+    default: return 1;
+    }
 }
 
-oari_nccl_factor oari_nccl_factor_of(double factor, oar_dtype dtype)
+oari_nccl_factor oari_nccl_factor_make(double factor, oar_dtype dtype)
 {
     oari_nccl_factor f = { .f64 = 0 };
 

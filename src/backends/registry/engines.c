@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engines: which plugins of ours there are, in which files, and what it takes
- * to have them. Two files give `mpi`, since MPI libraries are not compatible
- * with each other: the one that fits the launcher is taken. */
+/* engines: the plugins of this tree, their files, and what they need. There are
+ * two files for `mpi`, since MPI libraries are not compatible with each other:
+ * the one that fits the launcher is loaded. */
 #include "backends/registry/engines.h"
 
 #include <dlfcn.h>
@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "backends/registry/plugin.h"
 
-/* Why the build left one out; else it was built, and the file is missing. */
+/* Why the build left a plugin out; NULL: it was built. */
 #ifndef OARSONG_WITHOUT_MPI_OPENMPI
 #define OARSONG_WITHOUT_MPI_OPENMPI NULL
 #endif
@@ -29,7 +29,7 @@
 
 typedef struct engine {
     const char *name, *file, *without;
-    const char *library; /* that it needs when it runs */
+    const char *library; /* that it needs at run time */
 } engine;
 
 static const engine engines[] = {
@@ -54,32 +54,23 @@ const char *oari_known_engine(int index)
 
 /* ---- which MPI ----------------------------------------------------------- */
 
-static int any_set(const char *const *names)
-{
-    for (; *names != NULL; names++)
-        if (oari_env_text(*names) != NULL)
-            return 1;
-    return 0;
-}
-
-/* By which library is there already (one that is not Open MPI has MPICH's ABI),
- * else by whose launcher started us. Slurm may stand for either; then Open
- * MPI's own names decide. */
+/* Decides by the library that is loaded already (one that is not Open MPI has
+ * MPICH's ABI), else by the launcher that started this process. Slurm may have
+ * started either; then Open MPI's own variables decide. */
 static int wants_mpich(void)
 {
-    static const char *const openmpi[] = { "OMPI_COMM_WORLD_SIZE",
-                                           "PMIX_NAMESPACE", NULL };
-    static const char *const mpich[] = { "HYDI_CONTROL_FD", "PMI_RANK",
-                                         "PMI_FD", NULL };
-
     if (dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world") != NULL)
         return 0;
     if (dlsym(RTLD_DEFAULT, "MPI_Init") != NULL)
         return 1;
-    return !any_set(openmpi) && any_set(mpich);
+    if (oari_env_text("OMPI_COMM_WORLD_SIZE") != NULL ||
+        oari_env_text("PMIX_NAMESPACE") != NULL)
+        return 0;
+    return oari_env_text("HYDI_CONTROL_FD") != NULL ||
+           oari_env_text("PMI_RANK") != NULL || oari_env_text("PMI_FD") != NULL;
 }
 
-/* Whether this one should rather wait for another of the same name. */
+/* Whether another engine of the same name is preferred. */
 static int is_second(const engine *e)
 {
     const char *flavour = oari_env_text("OARSONG_MPI");
@@ -93,7 +84,7 @@ static int is_second(const engine *e)
 
 /* ---- finding ------------------------------------------------------------- */
 
-static oar_status load(const engine *e, const oar_backend_ops **ops)
+static oar_status load_engine(const engine *e, const oar_backend_ops **ops)
 {
     oar_status status = oari_plugin_search(e->file, ops);
     char why[300];
@@ -121,7 +112,7 @@ oar_status oari_known_engine_find(const char *name, const oar_backend_ops **ops)
 
     for (const engine *e = engines; e < engines + ENGINES; e++)
         if (strcmp(e->name, name) != 0 && strcmp(e->file, name) == 0)
-            return load(e, ops);
+            return load_engine(e, ops);
         else if (strcmp(e->name, name) == 0)
             *(is_second(e) ? &second : &first) = e;
     if (first == NULL && second == NULL)
@@ -132,6 +123,6 @@ oar_status oari_known_engine_find(const char *name, const oar_backend_ops **ops)
                          oari_env_text("OARSONG_MPI"));
     if (second == NULL || oari_env_text("OARSONG_MPI") != NULL ||
         oari_plugin_search(first->file, ops) != OAR_E_NOT_FOUND)
-        return load(first, ops);
-    return load(second, ops);
+        return load_engine(first, ops);
+    return load_engine(second, ops);
 }

@@ -26,28 +26,20 @@ static int total;
 
 /* ---- loading ------------------------------------------------------------- */
 
-static int has_collectives(const oar_backend_ops *ops)
-{
-    for (size_t i = 0; i < ops->post_count; i++)
-        if (ops->post[i] != NULL)
-            return 1;
-    return 0;
-}
-
-static size_t post_room(const oar_backend_ops *ops)
-{
-    return (ops->size - offsetof(oar_backend_ops, post)) / sizeof *ops->post;
-}
-
-/* What is wrong with a table of our ABI, or NULL. One compiled against older
- * headers is shorter, which is fine as long as it has everything up to its post
+/* Returns what is wrong with a table of our ABI, or NULL. One compiled against
+ * older headers is shorter, which is fine if it has everything up to its post
  * array. */
-static const char *flaw(const oar_backend_ops *ops)
+static const char *find_flaw(const oar_backend_ops *ops)
 {
+    int has_collectives = 0;
+
     if (ops->size < offsetof(oar_backend_ops, post))
         return "ends before its post array";
-    if (ops->post_count > post_room(ops))
+    if (ops->post_count >
+        (ops->size - offsetof(oar_backend_ops, post)) / sizeof *ops->post)
         return "ends within its post array";
+    for (size_t i = 0; i < ops->post_count; i++)
+        has_collectives |= ops->post[i] != NULL;
     if (ops->name == NULL || ops->name[0] == 0)
         return "has no name";
     if (ops->self_size == 0)
@@ -58,31 +50,17 @@ static const char *flaw(const oar_backend_ops *ops)
         return "lacks one of send and recv";
     if ((ops->wait_fd == NULL) != (ops->arm == NULL))
         return "lacks one of wait_fd and arm";
-    if (ops->send == NULL && !has_collectives(ops))
+    if (ops->send == NULL && !has_collectives)
         return "has neither messages nor collectives";
     return NULL;
-}
-
-static oar_status check_table(const char *path, const oar_backend_ops *ops)
-{
-    const char *wrong;
-
-    if (ops == NULL)
-        return oari_fail(OAR_E_UNAVAILABLE, "%s: it gives no table", path);
-    if (ops->abi != OAR_BACKEND_ABI)
-        return oari_fail(OAR_E_UNAVAILABLE,
-                         "%s: made for backend ABI %u, this is %u: it has to "
-                         "be built against the headers of this library",
-                         path, ops->abi, OAR_BACKEND_ABI);
-    if ((wrong = flaw(ops)) != NULL)
-        return oari_fail(OAR_E_UNAVAILABLE, "%s: its table %s", path, wrong);
-    return OAR_OK;
 }
 
 static oar_status open_plugin(const char *path, const oar_backend_ops **ops)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const oar_backend_ops *table;
     oar_backend_plugin_fn entry;
+    const char *wrong;
     void *symbol;
 
     if (library == NULL)
@@ -94,12 +72,20 @@ static oar_status open_plugin(const char *path, const oar_backend_ops **ops)
                          OAR_BACKEND_PLUGIN_SYMBOL);
     }
     memcpy(&entry, &symbol, sizeof entry);
-    *ops = entry();
-    if (check_table(path, *ops) != OAR_OK) {
-        dlclose(library);
-        return OAR_E_UNAVAILABLE;
-    }
-    return OAR_OK;
+    *ops = table = entry();
+    if (table == NULL)
+        oari_fail(OAR_E_UNAVAILABLE, "%s: it gives no table", path);
+    else if (table->abi != OAR_BACKEND_ABI)
+        oari_fail(OAR_E_UNAVAILABLE,
+                  "%s: made for backend ABI %u, this is %u: it has to be built "
+                  "against the headers of this library",
+                  path, table->abi, OAR_BACKEND_ABI);
+    else if ((wrong = find_flaw(table)) != NULL)
+        oari_fail(OAR_E_UNAVAILABLE, "%s: its table %s", path, wrong);
+    else
+        return OAR_OK;
+    dlclose(library);
+    return OAR_E_UNAVAILABLE;
 }
 
 static oar_status load_locked(const char *path, const oar_backend_ops **ops)
@@ -147,7 +133,7 @@ const oar_backend_ops *oari_plugin_at(int index)
 
 /* ---- searching ----------------------------------------------------------- */
 
-/* Loads it if it is in that folder; OAR_E_NOT_FOUND if it is not. */
+/* Loads a plugin from a folder; OAR_E_NOT_FOUND if it is not there. */
 static oar_status try_folder(const char *folder, int bytes, const char *below,
                              const char *file, const oar_backend_ops **ops)
 {
@@ -176,29 +162,21 @@ static oar_status try_list(const char *list, const char *file,
     return status;
 }
 
-static oar_status try_beside(const char *file, const oar_backend_ops **ops)
-{
-    Dl_info here;
-    const char *end;
-    oar_status status;
-
-    if (dladdr((const void *)plugins, &here) == 0 || here.dli_fname == NULL ||
-        (end = strrchr(here.dli_fname, '/')) == NULL)
-        return OAR_E_NOT_FOUND;
-    status =
-        try_folder(here.dli_fname, (int)(end - here.dli_fname), "", file, ops);
-    if (status == OAR_E_NOT_FOUND)
-        status = try_folder(here.dli_fname, (int)(end - here.dli_fname),
-                            "oarsong/", file, ops);
-    return status;
-}
-
 oar_status oari_plugin_search(const char *file, const oar_backend_ops **ops)
 {
     oar_status status =
         try_list(oari_env_text("OARSONG_PLUGIN_PATH"), file, ops);
+    Dl_info here;
+    const char *end;
+    int bytes;
 
+    if (status != OAR_E_NOT_FOUND ||
+        dladdr((const void *)plugins, &here) == 0 || here.dli_fname == NULL ||
+        (end = strrchr(here.dli_fname, '/')) == NULL)
+        return status;
+    bytes = (int)(end - here.dli_fname);
+    status = try_folder(here.dli_fname, bytes, "", file, ops);
     if (status == OAR_E_NOT_FOUND)
-        status = try_beside(file, ops);
+        status = try_folder(here.dli_fname, bytes, "oarsong/", file, ops);
     return status;
 }

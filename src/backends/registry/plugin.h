@@ -13,7 +13,7 @@ oar_status oari_plugin_load(const char *path, const oar_backend_ops **ops);
  * of them. */
 oar_status oari_plugin_search(const char *file, const oar_backend_ops **ops);
 
-/* The index-th that is loaded; NULL past the last. */
+/* Returns the index-th plugin that is loaded; NULL past the last. */
 const oar_backend_ops *oari_plugin_at(int index);
 
 #endif

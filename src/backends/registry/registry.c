@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry: the built-in backends, the engines of others that there are plugins
+/* registry: the built-in backends, the external engines that there are plugins
  * for, and plugins loaded by path or found by name. */
 #include "backends/registry/registry.h"
 
@@ -45,8 +45,8 @@ oar_status oar_backend_load(const char *path, const char **name)
 
 /* ---- finding ------------------------------------------------------------- */
 
-/* Plugins that are no engines of ours. */
-static const oar_backend_ops *stranger_at(int index)
+/* Returns the index-th loaded plugin that is not one of this tree's engines. */
+static const oar_backend_ops *other_plugin_at(int index)
 {
     const oar_backend_ops *ops;
 
@@ -62,7 +62,7 @@ static const oar_backend_ops *stranger_at(int index)
     return NULL;
 }
 
-/* The index-th that users may name. */
+/* Returns the index-th built-in backend that users may name. */
 static const oar_backend_ops *built_in_at(int index)
 {
     for (int i = 0; i < BUILT_IN; i++)
@@ -86,30 +86,21 @@ const char *oar_backend_name(int index)
         engines++;
     if (index < names + engines)
         return oari_known_engine(index - names);
-    ops = stranger_at(index - names - engines);
+    ops = other_plugin_at(index - names - engines);
     return ops != NULL ? ops->name : NULL;
 }
 
-static const oar_backend_ops *find_loaded(const char *name)
-{
-    const oar_backend_ops *ops;
-
-    for (int i = 0; (ops = built_in_at(i)) != NULL; i++)
-        if (strcmp(ops->name, name) == 0)
-            return ops;
-    for (int i = 0; (ops = oari_plugin_at(i)) != NULL; i++)
-        if (strcmp(ops->name, name) == 0)
-            return ops;
-    return NULL;
-}
-
-/* By name: built in, loaded, an engine of ours, or somebody's plugin. */
+/* Finds a built-in backend, a loaded one, an engine, or another plugin. */
 static oar_status find_named(const char *name, const oar_backend_ops **ops)
 {
-    oar_status status = OAR_OK;
+    oar_status status;
 
-    if ((*ops = find_loaded(name)) != NULL)
-        return OAR_OK;
+    for (int i = 0; (*ops = built_in_at(i)) != NULL; i++)
+        if (strcmp((*ops)->name, name) == 0)
+            return OAR_OK;
+    for (int i = 0; (*ops = oari_plugin_at(i)) != NULL; i++)
+        if (strcmp((*ops)->name, name) == 0)
+            return OAR_OK;
     status = oari_known_engine_find(name, ops);
     if (status == OAR_E_NOT_FOUND)
         status = oari_plugin_search(name, ops);
@@ -122,15 +113,8 @@ static oar_status find_named(const char *name, const oar_backend_ops **ops)
     return status;
 }
 
-static int is_path(const char *name)
-{
-    size_t n = strlen(name);
-
-    return strchr(name, '/') != NULL ||
-           (n > 3 && strcmp(name + n - 3, ".so") == 0);
-}
-
-static oar_status probe(const oar_backend_ops *ops, oar_backend_caps *caps)
+static oar_status probe_table(const oar_backend_ops *ops,
+                              oar_backend_caps *caps)
 {
     *caps = oar_backend_caps_init();
     if (ops->probe != NULL)
@@ -151,11 +135,15 @@ int oari_backend_is_for_gpus(const oar_backend_caps *caps)
 oar_status oari_backend_probe(const char *name, const oar_backend_ops **ops,
                               oar_backend_caps *caps)
 {
-    if (is_path(name))
+    size_t n = strlen(name);
+    int is_path = strchr(name, '/') != NULL ||
+                  (n > 3 && strcmp(name + n - 3, ".so") == 0);
+
+    if (is_path)
         OARI_TRY(oari_plugin_load(name, ops));
     else
         OARI_TRY(find_named(name, ops));
-    return probe(*ops, caps);
+    return probe_table(*ops, caps);
 }
 
 /* ---- what the core needs ------------------------------------------------- */
@@ -196,7 +184,7 @@ oar_status oari_backend_find(const char *name, int ranks,
     if (name != NULL)
         return oari_backend_probe(name, backend, &caps);
     OARI_TRY(oari_backend_links(ranks, backend));
-    return probe(*backend, &caps);
+    return probe_table(*backend, &caps);
 }
 
 const oari_backend *oari_backend_in_tree(const oar_backend_ops *ops)

@@ -5,26 +5,26 @@
 
 #include "link/link.h"
 
-/* What a group is made over. */
+/* The backends of a group. */
 typedef struct oari_choice {
-    const char *name;            /* as the user said it; borrowed */
+    const char *name;            /* as the user gave it; borrowed */
     const oar_backend_ops *host; /* for host memory */
     const oar_backend_ops *gpu;  /* for device memory; NULL: none, or */
-    int any_gpu;                 /* whichever fits the ranks' GPUs */
-    int bare;                    /* not even through the host */
-    void **split; /* what an engine for GPUs made of its parent's; NULL once
-                     it is taken. Or NULL */
+    int any_gpu;                 /* the one that fits the ranks' GPUs */
+    int bare;                    /* device memory not even through the host */
+    void **split; /* what the parent's engine for GPUs made by a split; NULL
+                     once it is taken. Or NULL */
 } oari_choice;
 
 /* Reads the name of a backend: "nccl" is short for "cpu:native,cuda:nccl", and
- * "hybrid" for "cpu:native,cuda:auto". NULL: as below. */
+ * "hybrid" for "cpu:native,cuda:auto". NULL: as for oari_backend_find. */
 oar_status oari_backend_choose(const char *name, int ranks,
                                oari_choice *choice);
 
-/* As below, with what it can do. */
+/* Finds a backend as oari_backend_find does; gives what it can do. */
 oar_status oari_backend_probe(const char *name, const oar_backend_ops **ops,
                               oar_backend_caps *caps);
-/* Whether it does nothing but device memory. */
+/* Whether a backend is for device memory only. */
 int oari_backend_is_for_gpus(const oar_backend_caps *caps);
 
 /* Finds a backend by name, or loads it by path (a name with a slash or ending
@@ -33,18 +33,18 @@ int oari_backend_is_for_gpus(const oar_backend_caps *caps);
 oar_status oari_backend_find(const char *name, int ranks,
                              const oar_backend_ops **backend);
 
-/* The links that the core makes beside an engine that wants them. */
+/* Gives the links that the core makes beside an engine that wants them. */
 oar_status oari_backend_links(int ranks, const oar_backend_ops **links);
 
-/* The backend of this tree that has that role. OAR_E_UNAVAILABLE, in words, if
- * the library was built without it. */
+/* Gives the backend of this tree that has that role. OAR_E_UNAVAILABLE if the
+ * library was built without it. */
 oar_status oari_backend_in_role(oari_role role, const oari_backend **backend);
 
-/* What the core may ask of a backend beyond its public table: nothing, of one
- * that is not of this tree. Never NULL. */
+/* Returns what a backend of this tree has beyond its public table; an empty row
+ * for any other. Never NULL. */
 const oari_backend *oari_backend_in_tree(const oar_backend_ops *ops);
 
-/* Opens one of this tree or another. */
+/* Opens a backend, of this tree or not. */
 oar_status oari_backend_open(const oar_backend_ops *ops, void *self,
                              const oari_open *with);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* self: a group of one. A board with a single rank: every collective is what it
- * is for one rank, and messages to oneself go through its own mail. */
+/* self: a group of one. It has a control page with a single rank; messages of
+ * the rank to itself go through its own shm queue. */
 #include "backends/backends.h"
 #include "base/status.h"
 #include "link/shm/boarded.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ucc: the backend `ucc`: collectives by the real UCC, over UCX.
  *
- * It has no messages; the links that the core makes beside it carry those, find
- * peers that are gone, and compare what ranks call. A request that is under way
- * when the group is aborted is abandoned: UCC cannot take it back, so nothing
- * may drive its context any more, and close leaves it where it is.
+ * It has no messages: the links that the core makes beside it carry those,
+ * notice peers that are gone, and compare what ranks call. A request that is in
+ * flight when the group is aborted is abandoned: UCC cannot cancel it, so
+ * nothing may progress its context any more, and close does not free it.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -15,25 +15,13 @@
 
 /* ---- collectives --------------------------------------------------------- */
 
-/* A spare one has room for the parts of any call of this group. */
-static oari_ucc_request *new_request(oari_ucc *u)
-{
-    oari_ucc_request *request = u->spare;
-    size_t room = 4 * (size_t)u->ranks * sizeof *request->parts;
-
-    if (request == NULL)
-        return oari_alloc(1, sizeof *request + room);
-    u->spare = request->next;
-    return request;
-}
-
-static void put_aside(oari_ucc *u, oari_ucc_request *request)
+static void recycle_request(oari_ucc *u, oari_ucc_request *request)
 {
     request->next = u->spare;
     u->spare = request;
 }
 
-static void finish(oar_transfer *done, oar_status status)
+static void finish_transfer(oar_transfer *done, oar_status status)
 {
     done->status = status;
     done->done = 1;
@@ -54,11 +42,11 @@ static ucc_status_t start_request(oari_ucc *u, const oar_collective *call,
     return status < 0 ? status : UCC_OK;
 }
 
-/* Why it failed is often not UCC's to say: a peer is gone, or called something
- * else. So the request is not done; progress says that UCC failed, and the
- * core gives the links time to know better before it aborts. */
-static void note_failure(oari_ucc *u, oari_ucc_request *request,
-                         ucc_status_t status)
+/* UCC often does not know why it failed: a peer is gone, or called something
+ * else. So the request is not completed; progress reports that UCC failed, and
+ * the core gives the links time to find the reason before it aborts. */
+static void record_failure(oari_ucc *u, oari_ucc_request *request,
+                           ucc_status_t status)
 {
     if (request->handle != NULL &&
         ucc_collective_test(request->handle) != UCC_INPROGRESS)
@@ -70,8 +58,8 @@ static void note_failure(oari_ucc *u, oari_ucc_request *request,
     snprintf(u->text, sizeof u->text, "%s", oar_last_error_text());
 }
 
-static oar_status post(void *self, const oar_collective *call,
-                       oar_transfer *done)
+static oar_status post_collective(void *self, const oar_collective *call,
+                                  oar_transfer *done)
 {
     oari_ucc *u = self;
     oari_ucc_request *request;
@@ -79,11 +67,15 @@ static oar_status post(void *self, const oar_collective *call,
     oar_status why = (oar_status)u->why;
 
     if (why != OAR_OK || oari_ucc_is_empty(u, call)) {
-        finish(done, why);
+        finish_transfer(done, why);
         return OAR_OK;
     }
-    request = new_request(u);
-    if (request == NULL)
+    request = u->spare;
+    if (request != NULL)
+        u->spare = request->next;
+    else if ((request = oari_alloc(1, sizeof *request +
+                                          4 * (size_t)u->ranks *
+                                              sizeof *request->parts)) == NULL)
         return OAR_E_NOMEM;
     request->done = done;
     request->kind = call->kind;
@@ -92,12 +84,12 @@ static oar_status post(void *self, const oar_collective *call,
     u->tail = &request->next;
     status = start_request(u, call, request);
     if (status != UCC_OK)
-        note_failure(u, request, status);
+        record_failure(u, request, status);
     return OAR_OK;
 }
 
-/* Takes those that are done out of the list. */
-static void reap(oari_ucc *u)
+/* Completes the requests that UCC has done. */
+static void reap_requests(oari_ucc *u)
 {
     oari_ucc_request **at = &u->head;
 
@@ -108,39 +100,33 @@ static void reap(oari_ucc *u)
                                   : ucc_collective_test(request->handle);
 
         if (status < 0)
-            note_failure(u, request, status);
+            record_failure(u, request, status);
         if (status != UCC_OK) {
             at = &request->next;
             continue;
         }
         ucc_collective_finalize(request->handle);
         *at = request->next;
-        finish(request->done, OAR_OK);
-        put_aside(u, request);
+        finish_transfer(request->done, OAR_OK);
+        recycle_request(u, request);
     }
     u->tail = at;
 }
 
-/* UCC may still read and write what they point to, the parts included. */
-static void abandon(oari_ucc *u, oar_status why)
-{
-    for (oari_ucc_request *r = u->head; r != NULL; r = r->next)
-        finish(r->done, why);
-    u->head = NULL;
-    u->tail = &u->head;
-}
-
-static oar_status progress(void *self)
+static oar_status progress_engine(void *self)
 {
     oari_ucc *u = self;
     oar_status why = (oar_status)u->why;
 
-    if (why != OAR_OK) {
-        abandon(u, why);
+    if (why != OAR_OK) { /* UCC may go on using the requests and buffers */
+        for (oari_ucc_request *r = u->head; r != NULL; r = r->next)
+            finish_transfer(r->done, why);
+        u->head = NULL;
+        u->tail = &u->head;
         return OAR_OK;
     }
     ucc_context_progress(u->made->context);
-    reap(u);
+    reap_requests(u);
     return u->failed == OAR_OK ? OAR_OK
                                : oar_backend_fail(u->failed, "%s", u->text);
 }
@@ -162,52 +148,47 @@ static oar_status open_engine(void *self, const oar_backend_env *env)
     u->rank = env->rank;
     u->ranks = env->ranks;
     u->tail = &u->head;
-    return oari_ucc_opening_run(env, &u->made);
+    return oari_ucc_context_create(env, &u->made);
 }
 
-enum { FAREWELL_MS = 250 /* for peers that close later, or not at all */ };
+enum { CLOSE_BARRIER_MS = 250 /* peers may close later, or not at all */ };
 
-/* Ranks leave together if they can: a peer that is still in its last collective
- * may read from a connection that would be reset under it. */
-static void say_farewell(oari_ucc *u)
+/* A barrier before the connections end: they would be reset under a peer that
+ * is still in its last collective. */
+static void wait_for_peers(oari_ucc *u)
 {
     oar_collective barrier = { .kind = OAR_COLL_BARRIER };
     oar_transfer done = { 0 };
-    int64_t until = oari_now_ns() + (int64_t)FAREWELL_MS * 1000000;
+    int64_t deadline = oari_now_ns() + (int64_t)CLOSE_BARRIER_MS * 1000000;
 
-    if (u->ranks == 1 || post(u, &barrier, &done) != OAR_OK)
+    if (u->ranks == 1 || post_collective(u, &barrier, &done) != OAR_OK)
         return;
-    while (!done.done && oari_now_ns() < until) {
-        if (progress(u) != OAR_OK)
+    while (!done.done && oari_now_ns() < deadline) {
+        if (progress_engine(u) != OAR_OK)
             return;
         sched_yield();
     }
     if (!done.done)
-        put_aside(u, u->head); /* UCC has nothing of ours with it */
+        recycle_request(u, u->head); /* a barrier has no buffers of ours */
     u->head = NULL;
 }
 
-static void free_spares(oari_ucc *u)
+/* After an abort or a failure requests may be in flight: their context stays
+ * until the process ends. */
+static void close_engine(void *self)
 {
+    oari_ucc *u = self;
+    int is_clean = u->why == OAR_OK && u->failed == OAR_OK && u->head == NULL;
+
+    if (u->made != NULL && is_clean) {
+        wait_for_peers(u);
+        oari_ucc_context_destroy(u->made);
+    }
     while (u->spare != NULL) {
         oari_ucc_request *next = u->spare->next;
         oari_free(u->spare);
         u->spare = next;
     }
-}
-
-/* After an abort or a failure requests may be under way: what they are part of
- * stays until the process ends. */
-static void close_engine(void *self)
-{
-    oari_ucc *u = self;
-    int good = u->why == OAR_OK && u->failed == OAR_OK && u->head == NULL;
-
-    if (u->made != NULL && good) {
-        say_farewell(u);
-        oari_ucc_opening_end(u->made);
-    }
-    free_spares(u);
 }
 
 /* ---- the table ----------------------------------------------------------- */
@@ -220,20 +201,20 @@ static const oar_backend_ops table = {
     .probe = oari_ucc_probe,
     .open = open_engine,
     .close = close_engine,
-    .progress = progress,
+    .progress = progress_engine,
     .abort = abort_engine,
     .takes = oari_ucc_takes,
     .post_count = OAR_COLL_COUNT,
     .post = {
-        [OAR_COLL_BARRIER] = post,
-        [OAR_COLL_BROADCAST] = post,
-        [OAR_COLL_ALL_REDUCE] = post,
-        [OAR_COLL_REDUCE] = post,
-        [OAR_COLL_GATHER] = post,
-        [OAR_COLL_SCATTER] = post,
-        [OAR_COLL_ALL_GATHER] = post,
-        [OAR_COLL_REDUCE_SCATTER] = post,
-        [OAR_COLL_ALL_TO_ALL] = post,
+        [OAR_COLL_BARRIER] = post_collective,
+        [OAR_COLL_BROADCAST] = post_collective,
+        [OAR_COLL_ALL_REDUCE] = post_collective,
+        [OAR_COLL_REDUCE] = post_collective,
+        [OAR_COLL_GATHER] = post_collective,
+        [OAR_COLL_SCATTER] = post_collective,
+        [OAR_COLL_ALL_GATHER] = post_collective,
+        [OAR_COLL_REDUCE_SCATTER] = post_collective,
+        [OAR_COLL_ALL_TO_ALL] = post_collective,
     },
 };
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ucc_arguments: our collectives in UCC's words.
+/* ucc_arguments: our collectives as UCC's arguments.
  *
- * Three tables say what goes to UCC: kinds, dtypes, operators by the class of
- * the dtype. What is not in them is planned over our own links. */
+ * Three tables say what UCC does: kinds, dtypes, operators by the class of the
+ * dtype. What is not in them is planned over our own links. */
 #include <string.h>
 
 #include "backends/ucc/ucc_engine.h"
 
 /* ---- tables -------------------------------------------------------------- */
 
-/* Bytes that are 0 or 1 are u8 to UCC. */
+/* UCC has no bool: its bytes are u8. */
 static const ucc_datatype_t datatypes[OAR_DTYPE_COUNT] = {
     [OAR_F32] = UCC_DT_FLOAT32, [OAR_F64] = UCC_DT_FLOAT64,
     [OAR_F16] = UCC_DT_FLOAT16, [OAR_BF16] = UCC_DT_BFLOAT16,
@@ -25,22 +25,22 @@ static const ucc_memory_type_t memories[] = {
     [OAR_CUDA] = UCC_MEMORY_TYPE_CUDA,
 };
 
-enum class { PLANNED, INTEGER, FLOAT, TRUTH, CLASSES };
+enum class { PLANNED, INTEGER, FLOAT, BOOLEAN, CLASSES };
 
-/* Halves are planned: UCC has no f16 on the host, and rounds bf16 after every
- * addition, where we promise sums in f32 that are rounded once. */
+/* Half types are planned: UCC has no f16 on the host, and rounds bf16 after
+ * every addition, where we promise sums in f32 that are rounded once. (bf16 is
+ * FLOAT for users who ask for it.) */
 static const enum class classes[OAR_DTYPE_COUNT] = {
-    [OAR_F32] = FLOAT,   [OAR_F64] = FLOAT,   [OAR_F16] = PLANNED,
-    [OAR_BF16] = FLOAT,  [OAR_I8] = INTEGER,  [OAR_U8] = INTEGER,
-    [OAR_I16] = INTEGER, [OAR_U16] = INTEGER, [OAR_I32] = INTEGER,
-    [OAR_U32] = INTEGER, [OAR_I64] = INTEGER, [OAR_U64] = INTEGER,
-    [OAR_BOOL] = TRUTH,
+    [OAR_F32] = FLOAT,    [OAR_F64] = FLOAT,   [OAR_F16] = PLANNED,
+    [OAR_BF16] = FLOAT,   [OAR_I8] = INTEGER,  [OAR_U8] = INTEGER,
+    [OAR_I16] = INTEGER,  [OAR_U16] = INTEGER, [OAR_I32] = INTEGER,
+    [OAR_U32] = INTEGER,  [OAR_I64] = INTEGER, [OAR_U64] = INTEGER,
+    [OAR_BOOL] = BOOLEAN,
 };
 
-/* UCC's operator and one more, so that 0 says: it is planned. Floats have no
- * min and max here: UCC's lose a NaN or keep it as the order of ranks has it,
- * so that ranks would differ. Its average of integers goes through a factor
- * that is not exact. */
+/* UCC's operator plus 1; 0: planned. Floats have no min and max here: whether
+ * UCC's keep a NaN depends on the order of ranks, so ranks would differ. Its
+ * average of integers multiplies by a factor that is not exact. */
 static const int operators[CLASSES][OAR_REDUCE_OP_COUNT] = {
     [INTEGER] = { [OAR_REDUCE_OP_SUM] = UCC_OP_SUM + 1,
                   [OAR_REDUCE_OP_PROD] = UCC_OP_PROD + 1,
@@ -52,13 +52,13 @@ static const int operators[CLASSES][OAR_REDUCE_OP_COUNT] = {
     [FLOAT] = { [OAR_REDUCE_OP_SUM] = UCC_OP_SUM + 1,
                 [OAR_REDUCE_OP_PROD] = UCC_OP_PROD + 1,
                 [OAR_REDUCE_OP_AVG] = UCC_OP_AVG + 1 },
-    [TRUTH] = { [OAR_REDUCE_OP_SUM] = UCC_OP_LOR + 1,
-                [OAR_REDUCE_OP_PROD] = UCC_OP_LAND + 1,
-                [OAR_REDUCE_OP_MIN] = UCC_OP_LAND + 1,
-                [OAR_REDUCE_OP_MAX] = UCC_OP_LOR + 1,
-                [OAR_REDUCE_OP_BAND] = UCC_OP_BAND + 1,
-                [OAR_REDUCE_OP_BOR] = UCC_OP_BOR + 1,
-                [OAR_REDUCE_OP_BXOR] = UCC_OP_BXOR + 1 },
+    [BOOLEAN] = { [OAR_REDUCE_OP_SUM] = UCC_OP_LOR + 1,
+                  [OAR_REDUCE_OP_PROD] = UCC_OP_LAND + 1,
+                  [OAR_REDUCE_OP_MIN] = UCC_OP_LAND + 1,
+                  [OAR_REDUCE_OP_MAX] = UCC_OP_LOR + 1,
+                  [OAR_REDUCE_OP_BAND] = UCC_OP_BAND + 1,
+                  [OAR_REDUCE_OP_BOR] = UCC_OP_BOR + 1,
+                  [OAR_REDUCE_OP_BXOR] = UCC_OP_BXOR + 1 },
 };
 
 static int reduces(oar_coll kind)
@@ -80,8 +80,8 @@ int oari_ucc_takes(void *self, const oar_collective *call)
 
 /* ---- parts --------------------------------------------------------------- */
 
-/* The row of parts that the kind has here, or NULL; and whether UCC takes it as
- * arrays of counts and places. Only the root of a gather or scatter knows
+/* The row of parts that this rank has, or NULL; and whether UCC gets arrays of
+ * counts and displacements for it. Only the root of a gather or scatter knows
  * whether parts have one size, so they always go as arrays. */
 typedef struct row {
     const oar_span *span;
@@ -106,21 +106,7 @@ static row row_of(const oari_ucc *u, const oar_collective *call)
     }
 }
 
-static int has_arrays(const oar_collective *call)
-{
-    return call->kind == OAR_COLL_ALL_TO_ALL && call->in_counts != NULL;
-}
-
-size_t oari_ucc_parts(const oari_ucc *u, const oar_collective *call)
-{
-    size_t ranks = (size_t)u->ranks;
-
-    if (has_arrays(call))
-        return 4 * ranks;
-    return row_of(u, call).arrays ? 2 * ranks : 0;
-}
-
-/* Fills in counts, and behind them where each part begins. */
+/* Writes the counts, then where each part begins. */
 static void write_parts(const oari_ucc *u, const size_t *counts, size_t each,
                         uint64_t *parts)
 {
@@ -133,7 +119,7 @@ static void write_parts(const oari_ucc *u, const size_t *counts, size_t each,
     }
 }
 
-static size_t before(const oari_ucc *u, const row *r)
+static size_t offset_of_rank(const oari_ucc *u, const row *r)
 {
     size_t at = 0;
 
@@ -162,7 +148,7 @@ int oari_ucc_is_empty(const oari_ucc *u, const oar_collective *call)
 
 /* ---- arguments ----------------------------------------------------------- */
 
-static ucc_coll_buffer_info_t plain(const oar_span *span)
+static ucc_coll_buffer_info_t buffer_info(const oar_span *span)
 {
     return (ucc_coll_buffer_info_t){ .buffer = span->data,
                                      .count = span->count,
@@ -170,8 +156,8 @@ static ucc_coll_buffer_info_t plain(const oar_span *span)
                                      .mem_type = memories[span->device.kind] };
 }
 
-static ucc_coll_buffer_info_v_t ragged(const oari_ucc *u, const oar_span *span,
-                                       uint64_t *parts)
+static ucc_coll_buffer_info_v_t
+buffer_info_v(const oari_ucc *u, const oar_span *span, uint64_t *parts)
 {
     return (ucc_coll_buffer_info_v_t){
         .buffer = span->data,
@@ -182,24 +168,19 @@ static ucc_coll_buffer_info_v_t ragged(const oari_ucc *u, const oar_span *span,
     };
 }
 
-static void in_place(ucc_coll_args_t *a)
+/* One buffer in, one of the same size out. In place UCC reads only dst. */
+static void set_pair(ucc_coll_args_t *a, const oar_collective *call)
 {
-    a->flags |= UCC_COLL_ARGS_FLAG_IN_PLACE;
-}
-
-/* One buffer in, one of the same size out; in place only out is looked at. */
-static void give_pair(ucc_coll_args_t *a, const oar_collective *call)
-{
-    a->src.info = plain(&call->in);
-    a->dst.info = plain(&call->out);
+    a->src.info = buffer_info(&call->in);
+    a->dst.info = buffer_info(&call->out);
     if (call->in.data == call->out.data)
-        in_place(a);
+        a->flags |= UCC_COLL_ARGS_FLAG_IN_PLACE;
 }
 
 /* A row and this rank's part: the row as arrays or not, in place if the part
  * lies in it. */
-static void give_row(const oari_ucc *u, const row *r, const oar_span *part,
-                     ucc_coll_args_t *a, uint64_t *parts)
+static void set_row(const oari_ucc *u, const row *r, const oar_span *part,
+                    ucc_coll_args_t *a, uint64_t *parts)
 {
     int row_first = a->coll_type == UCC_COLL_TYPE_SCATTERV;
     size_t skip, each = r->span->count / (size_t)u->ranks;
@@ -207,115 +188,99 @@ static void give_row(const oari_ucc *u, const row *r, const oar_span *part,
     if (r->arrays) {
         write_parts(u, r->counts, each, parts);
         if (row_first)
-            a->src.info_v = ragged(u, r->span, parts);
+            a->src.info_v = buffer_info_v(u, r->span, parts);
         else
-            a->dst.info_v = ragged(u, r->span, parts);
+            a->dst.info_v = buffer_info_v(u, r->span, parts);
     } else {
-        a->dst.info = plain(r->span);
+        a->dst.info = buffer_info(r->span);
     }
     if (row_first)
-        a->dst.info = plain(part);
+        a->dst.info = buffer_info(part);
     else
-        a->src.info = plain(part);
-    skip = before(u, r) * oar_dtype_size(part->dtype);
+        a->src.info = buffer_info(part);
+    skip = offset_of_rank(u, r) * oar_dtype_size(part->dtype);
     if (part->data == (unsigned char *)r->span->data + skip)
-        in_place(a);
+        a->flags |= UCC_COLL_ARGS_FLAG_IN_PLACE;
 }
 
-static void give_gather(const oari_ucc *u, const oar_collective *call,
-                        ucc_coll_args_t *a, uint64_t *parts)
+/* UCC reads the counts of dst, which say how the row is divided. In place dst
+ * is the row. */
+static void set_reduce_scatter(const oari_ucc *u, const oar_collective *call,
+                               ucc_coll_args_t *a, uint64_t *parts)
 {
     row r = row_of(u, call);
-
-    a->coll_type = UCC_COLL_TYPE_GATHERV;
-    if (r.span != NULL)
-        give_row(u, &r, &call->in, a, parts);
-    else
-        a->src.info = plain(&call->in);
-}
-
-static void give_scatter(const oari_ucc *u, const oar_collective *call,
-                         ucc_coll_args_t *a, uint64_t *parts)
-{
-    row r = row_of(u, call);
-
-    a->coll_type = UCC_COLL_TYPE_SCATTERV;
-    if (r.span != NULL)
-        give_row(u, &r, &call->out, a, parts);
-    else
-        a->dst.info = plain(&call->out);
-}
-
-static void give_all_gather(const oari_ucc *u, const oar_collective *call,
-                            ucc_coll_args_t *a, uint64_t *parts)
-{
-    row r = row_of(u, call);
-
-    a->coll_type =
-        r.arrays ? UCC_COLL_TYPE_ALLGATHERV : UCC_COLL_TYPE_ALLGATHER;
-    give_row(u, &r, &call->in, a, parts);
-}
-
-/* Of arrays UCC looks at those of dst, which say how the row is cut. In place
- * dst is the row. */
-static void give_reduce_scatter(const oari_ucc *u, const oar_collective *call,
-                                ucc_coll_args_t *a, uint64_t *parts)
-{
-    row r = row_of(u, call);
-    size_t skip = before(u, &r) * oar_dtype_size(call->in.dtype);
+    size_t skip = offset_of_rank(u, &r) * oar_dtype_size(call->in.dtype);
     int inside = call->out.data == (unsigned char *)call->in.data + skip;
     const oar_span *to = inside ? &call->in : &call->out;
 
-    a->src.info = plain(&call->in);
+    a->src.info = buffer_info(&call->in);
     if (r.arrays) {
         a->coll_type = UCC_COLL_TYPE_REDUCE_SCATTERV;
         write_parts(u, r.counts, 0, parts);
-        a->dst.info_v = ragged(u, to, parts);
+        a->dst.info_v = buffer_info_v(u, to, parts);
     } else {
         a->coll_type = UCC_COLL_TYPE_REDUCE_SCATTER;
-        a->dst.info = plain(to);
+        a->dst.info = buffer_info(to);
     }
     if (inside)
-        in_place(a);
+        a->flags |= UCC_COLL_ARGS_FLAG_IN_PLACE;
 }
 
-static void give_all_to_all(const oari_ucc *u, const oar_collective *call,
-                            ucc_coll_args_t *a, uint64_t *parts)
+static void set_all_to_all(const oari_ucc *u, const oar_collective *call,
+                           ucc_coll_args_t *a, uint64_t *parts)
 {
-    if (!has_arrays(call)) {
+    if (call->in_counts == NULL) {
         a->coll_type = UCC_COLL_TYPE_ALLTOALL;
-        a->src.info = plain(&call->in);
-        a->dst.info = plain(&call->out);
+        a->src.info = buffer_info(&call->in);
+        a->dst.info = buffer_info(&call->out);
         return;
     }
     a->coll_type = UCC_COLL_TYPE_ALLTOALLV;
     write_parts(u, call->in_counts, 0, parts);
     write_parts(u, call->out_counts, 0, parts + 2 * u->ranks);
-    a->src.info_v = ragged(u, &call->in, parts);
-    a->dst.info_v = ragged(u, &call->out, parts + 2 * u->ranks);
+    a->src.info_v = buffer_info_v(u, &call->in, parts);
+    a->dst.info_v = buffer_info_v(u, &call->out, parts + 2 * u->ranks);
 }
 
-static void give_kind(const oari_ucc *u, const oar_collective *call,
-                      ucc_coll_args_t *a, uint64_t *parts)
+static void set_kind(const oari_ucc *u, const oar_collective *call,
+                     ucc_coll_args_t *a, uint64_t *parts)
 {
+    row r = row_of(u, call);
+
     switch (call->kind) {
     case OAR_COLL_BROADCAST:
         a->coll_type = UCC_COLL_TYPE_BCAST;
-        a->src.info = plain(&call->in);
+        a->src.info = buffer_info(&call->in);
         break;
     case OAR_COLL_ALL_REDUCE:
         a->coll_type = UCC_COLL_TYPE_ALLREDUCE;
-        give_pair(a, call);
+        set_pair(a, call);
         break;
     case OAR_COLL_REDUCE:
         a->coll_type = UCC_COLL_TYPE_REDUCE;
-        give_pair(a, call);
+        set_pair(a, call);
         break;
-    case OAR_COLL_GATHER: give_gather(u, call, a, parts); break;
-    case OAR_COLL_SCATTER: give_scatter(u, call, a, parts); break;
-    case OAR_COLL_ALL_GATHER: give_all_gather(u, call, a, parts); break;
-    case OAR_COLL_REDUCE_SCATTER: give_reduce_scatter(u, call, a, parts); break;
-    case OAR_COLL_ALL_TO_ALL: give_all_to_all(u, call, a, parts); break;
+    case OAR_COLL_GATHER:
+        a->coll_type = UCC_COLL_TYPE_GATHERV;
+        if (r.span != NULL)
+            set_row(u, &r, &call->in, a, parts);
+        else
+            a->src.info = buffer_info(&call->in);
+        break;
+    case OAR_COLL_SCATTER:
+        a->coll_type = UCC_COLL_TYPE_SCATTERV;
+        if (r.span != NULL)
+            set_row(u, &r, &call->out, a, parts);
+        else
+            a->dst.info = buffer_info(&call->out);
+        break;
+    case OAR_COLL_ALL_GATHER:
+        a->coll_type =
+            r.arrays ? UCC_COLL_TYPE_ALLGATHERV : UCC_COLL_TYPE_ALLGATHER;
+        set_row(u, &r, &call->in, a, parts);
+        break;
+    case OAR_COLL_REDUCE_SCATTER: set_reduce_scatter(u, call, a, parts); break;
+    case OAR_COLL_ALL_TO_ALL: set_all_to_all(u, call, a, parts); break;
     default: a->coll_type = UCC_COLL_TYPE_BARRIER; break;
     }
 }
@@ -334,6 +299,6 @@ ucc_coll_args_t oari_ucc_arguments(const oari_ucc *u,
         a.op = (ucc_reduction_op_t)(operators[classes[call->in.dtype]]
                                              [call->op.kind] -
                                     1);
-    give_kind(u, call, &a, parts);
+    set_kind(u, call, &a, parts);
     return a;
 }

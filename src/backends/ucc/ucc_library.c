@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ucc_library: UCC in this process: whether it can work, and the one handle of
- * it.
+/* ucc_library: UCC in this process: whether it works here, and its one handle.
  *
- * Made by the first group that opens it, under a lock, and never given back:
+ * The first group that opens makes the handle, under a lock. It is never freed:
  * groups that were aborted may have left requests in it.
  */
 #include <dirent.h>
@@ -18,9 +17,9 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ucc_lib_h the_library;
 
-/* UCC reads it from the environment and has no other way to be told: that the
- * sum is divided, at the end. Else every contribution is, which rounds more,
- * and an average in reduce_scatter is not supported. */
+/* 'n': an average divides the sum, at the end. Else UCC divides every
+ * contribution, which rounds more, and does not support an average in
+ * reduce_scatter. UCC reads this from the environment only. */
 static const char divides_first[] = "UCC_TL_UCP_REDUCE_AVG_PRE_OP";
 
 oar_status oari_ucc_fail(ucc_status_t status, const char *what)
@@ -41,8 +40,8 @@ oar_status oari_ucc_fail(ucc_status_t status, const char *what)
 
 /* ---- probing ------------------------------------------------------------- */
 
-/* UCC loads its parts from the folder ucc/ beside it; the one for memory of
- * CUDA is there or it is not. */
+/* UCC loads its components from the folder ucc/ beside it; that for CUDA memory
+ * is there or not. */
 static int has_cuda(void)
 {
     char path[512];
@@ -51,7 +50,7 @@ static int has_cuda(void)
     void *function;
     int bytes;
 
-    /* a cast between the two kinds of pointers is not C */
+    /* C has no cast from a function pointer to void * */
     memcpy(&function, &(const char *(*)(void)){ ucc_get_version_string },
            sizeof function);
     if (dladdr(function, &info) == 0 || info.dli_fname == NULL)
@@ -64,29 +63,19 @@ static int has_cuda(void)
     return bytes > 0 && (size_t)bytes < sizeof path && access(path, R_OK) == 0;
 }
 
-static oar_status check_version(void)
-{
-    unsigned major, minor, release;
-
-    ucc_get_version(&major, &minor, &release);
-    if (major == UCC_API_MAJOR && minor >= UCC_API_MINOR)
-        return OAR_OK;
-    return oar_backend_fail(OAR_E_UNAVAILABLE,
-                            "this is UCC %u.%u.%u, and the plugin was built "
-                            "for UCC %d.%d or a newer %d.x: install that, or "
-                            "build the plugin again",
-                            major, minor, release, UCC_API_MAJOR, UCC_API_MINOR,
-                            UCC_API_MAJOR);
-}
-
 oar_status oari_ucc_probe(oar_backend_caps *caps)
 {
     static char note[80];
     int cuda = has_cuda();
-    oar_status status = check_version();
+    unsigned major, minor, release;
 
-    if (status != OAR_OK)
-        return status;
+    ucc_get_version(&major, &minor, &release);
+    if (major != UCC_API_MAJOR || minor < UCC_API_MINOR)
+        return oar_backend_fail(
+            OAR_E_UNAVAILABLE,
+            "this is UCC %u.%u.%u, and the plugin was built for UCC %d.%d or a "
+            "newer %d.x: install that, or build the plugin again",
+            major, minor, release, UCC_API_MAJOR, UCC_API_MINOR, UCC_API_MAJOR);
     pthread_mutex_lock(&lock);
     snprintf(note, sizeof note, "UCC %s over UCX, %s memory",
              ucc_get_version_string(), cuda ? "host and CUDA" : "host");
@@ -101,9 +90,9 @@ oar_status oari_ucc_probe(oar_backend_caps *caps)
 
 /* ---- the handle ---------------------------------------------------------- */
 
-/* Several groups of a process have drivers of their own, and UCC keeps pools
- * that all of them use. */
-static oar_status start(void)
+/* With UCC_THREAD_MULTIPLE: each group has a driver of its own, and UCC keeps
+ * pools that all of them use. */
+static oar_status init_ucc(void)
 {
     ucc_lib_params_t params = { .mask = UCC_LIB_PARAM_FIELD_THREAD_MODE,
                                 .thread_mode = UCC_THREAD_MULTIPLE };
@@ -148,24 +137,20 @@ static int has_rdma(void)
     return found;
 }
 
-/* UCX's cache of registered memory hooks mmap and its like by writing over
- * their code, and sometimes waits for itself for ever when threads of the
- * process use them at that moment: its own do. Without RDMA there is nothing to
- * register. UCX reads this whenever a context is made, so it stays. */
-static void keep_from_hooks(void)
-{
-    if (getenv("UCX_MEM_EVENTS") == NULL && !has_rdma())
-        setenv("UCX_RCACHE_ENABLE", "n", 0);
-}
-
-static oar_status start_so(void)
+/* UCX's cache of registered memory hooks mmap and the like by overwriting their
+ * code, and sometimes deadlocks when threads of the process call them at that
+ * moment; its own threads do. Without RDMA there is nothing to register, so the
+ * cache is switched off. UCX reads this whenever a context is made, so it stays
+ * in the environment. */
+static oar_status start_library(void)
 {
     int ours = getenv(divides_first) == NULL;
     oar_status status;
 
-    keep_from_hooks();
+    if (getenv("UCX_MEM_EVENTS") == NULL && !has_rdma())
+        setenv("UCX_RCACHE_ENABLE", "n", 0);
     setenv(divides_first, "n", 0);
-    status = start();
+    status = init_ucc();
     if (ours)
         unsetenv(divides_first);
     return status == OAR_OK ? check_threads() : status;
@@ -177,7 +162,7 @@ oar_status oari_ucc_library(ucc_lib_h *library)
 
     pthread_mutex_lock(&lock);
     if (the_library == NULL)
-        status = start_so();
+        status = start_library();
     *library = the_library;
     pthread_mutex_unlock(&lock);
     return status;

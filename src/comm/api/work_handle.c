@@ -100,7 +100,7 @@ oar_status oar_work_order(oar_work *work, void *stream)
 oar_status oar_work_test(oar_work *work, int *done)
 {
     if (work == NULL || done == NULL)
-        return oari_fail(OAR_E_ARG, "work_test without a %s",
+        return oari_fail(OAR_E_ARG, "work_init_test without a %s",
                          work == NULL ? "work" : "place for the answer");
     OARI_TRY(oari_group_owned(work->group));
     if (!atomic_load(&work->done))

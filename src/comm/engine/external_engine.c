@@ -141,13 +141,14 @@ static int is_suspected(oar_group *g, const oar_work *work)
  * up before its buffers are its user's again. */
 int oari_external_too_late(oar_group *g, const oar_work *work)
 {
+    oari_fault published;
     int suspected;
 
     if (g->external.ops == NULL && work->call.gpu == NULL)
         return 0;
     if (g->board != NULL && g->board->member == NULL) {
         atomic_thread_fence(memory_order_acquire); /* after what it brought */
-        return oari_board_published(g->board) != NULL &&
+        return oari_board_published(g->board, OARI_FACT_FAULT, &published) &&
                g->engine.events->hear(g);
     }
     suspected = is_suspected(g, work);

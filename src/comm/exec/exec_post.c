@@ -58,7 +58,8 @@ int oari_exec_awaits_post(const oari_exec *exec, int rank)
     if (exec->number == 0)
         return exec->call->root < 0 || exec->call->root == rank;
     return here < 0 ? !exec->post.done || exec->call->gpu != NULL
-                    : !oari_board_has_posted(b, here, exec->number);
+                    : oari_board_compare(b, here, exec->number, exec->link) ==
+                          OARI_POST_MISSING;
 }
 
 int oari_exec_has_completed(const oari_exec *exec, int rank)
@@ -176,7 +177,8 @@ static int is_plausible(const oari_exec *exec)
         b->ops->check(b->self);
     for (int r = 0; r < b->ranks; r++)
         if (r != b->rank &&
-            ((all && !oari_board_has_posted(b, r, exec->number)) ||
+            ((all && oari_board_compare(b, r, exec->number, exec->link) ==
+                         OARI_POST_MISSING) ||
              (b->gone[r] && !oari_board_has_ended(b, r, exec->number))))
             return 0;
     return 1;

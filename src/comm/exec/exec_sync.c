@@ -127,13 +127,13 @@ int oari_exec_awaits_slot(const oari_exec *exec, int rank)
  * may have used its memory for something else. */
 static int all_stayed(const oari_exec *exec)
 {
-    const oari_fault *published;
+    oari_fault published;
 
     atomic_thread_fence(memory_order_acquire); /* after the reading */
-    published = oari_board_published(exec->board);
-    if (published != NULL)
-        oari_fail_with(&published->error);
-    return published == NULL;
+    if (!oari_board_published(exec->board, OARI_FACT_FAULT, &published))
+        return 1;
+    oari_fail_with(&published.error);
+    return 0;
 }
 
 /* Resolves a place that a rank has published. Returns 0 if this rank cannot

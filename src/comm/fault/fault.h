@@ -28,7 +28,7 @@ void oari_fault_place(const oar_group *group, int rank, int peer,
 
 /* Returns a fault that a peer has published, or NULL. Any thread may call it.
  */
-const oari_fault *oari_group_published(const oar_group *group);
+int oari_group_published(const oar_group *group, oari_fault *fault);
 /* Returns 0, or how a rank is gone (board.h). The caller holds the token. */
 int oari_group_gone(const oar_group *group, int rank);
 

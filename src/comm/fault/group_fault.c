@@ -31,11 +31,12 @@ static int claim_fault(oar_group *g)
                                           OARI_FAULT_WRITING);
 }
 
-const oari_fault *oari_group_published(const oar_group *g)
+int oari_group_published(const oar_group *g, oari_fault *fault)
 {
     if (g->in_tree->published != NULL)
-        return g->opened ? g->in_tree->published(g->self) : NULL;
-    return g->board != NULL ? oari_board_published(g->board) : NULL;
+        return g->opened && g->in_tree->published(g->self, fault);
+    return g->board != NULL &&
+           oari_board_published(g->board, OARI_FACT_FAULT, fault);
 }
 
 static int gone_from_links(const oar_group *g, int rank)
@@ -68,8 +69,8 @@ static int is_flooded(const oar_group *g)
 /* Returns how long to wait for ranks that compute, or cannot answer. */
 static int64_t patience_ns(const oar_group *g)
 {
-    const oari_fault *best = oari_group_published(g);
-    int mine = best != NULL && best->error.rank == g->rank;
+    oari_fault best;
+    int mine = oari_group_published(g, &best) && best.error.rank == g->rank;
 
     return (mine ? SETTLE_MS : FOLLOW_MS) * INT64_C(1000000);
 }
@@ -93,13 +94,15 @@ static void settle_with_peers(oar_group *g, int driver)
     }
 }
 
-/* Returns the fault that counts, of those published at the same time. */
-static const oari_fault *choose_fault(oar_group *g, int driver)
+/* Gives the fault that counts, of those published at the same time. */
+static void choose_fault(oar_group *g, int driver, oari_fault *fault)
 {
-    if (!is_flooded(g))
-        return oari_group_published(g);
+    if (!is_flooded(g)) {
+        oari_group_published(g, fault);
+        return;
+    }
     settle_with_peers(g, driver);
-    return g->in_tree->conclude(g->self);
+    g->in_tree->conclude(g->self, fault);
 }
 
 /* Cuts the fault to what peers read of it. */
@@ -116,15 +119,12 @@ static void clean(oari_fault *fault)
  * must be able to know. */
 static void settle_fault(oar_group *g, int driver)
 {
-    const oari_fault *first;
-
     clean(&g->fault);
     if (g->in_tree->publish != NULL)
         g->in_tree->publish(g->self, &g->fault);
     else if (g->board != NULL)
-        oari_board_publish(g->board, &g->fault);
-    if ((first = choose_fault(g, driver)) != NULL)
-        g->fault = *first;
+        oari_board_publish(g->board, OARI_FACT_FAULT, &g->fault);
+    choose_fault(g, driver, &g->fault);
     oari_recorder_fault(g->recorder, &g->fault.error);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     /* at INFO, because the caller gets it as the last error */
@@ -194,15 +194,14 @@ static void adopt_fault(oar_group *group, const oari_fault *fault, int driver)
  */
 static int adopt_published(oar_group *g, const oari_fault *mine, int driver)
 {
-    const oari_fault *published;
+    oari_fault published;
 
     if (driver && is_flooded(g) && !oari_group_broken(g))
         g->backend->progress(g->self); /* it may have come already */
-    published = oari_group_published(g);
-    if (published == NULL ||
-        (mine != NULL && oari_fault_sure(mine) && !oari_fault_sure(published)))
+    if (!oari_group_published(g, &published) ||
+        (mine != NULL && oari_fault_sure(mine) && !oari_fault_sure(&published)))
         return 0;
-    adopt_fault(g, published, driver);
+    adopt_fault(g, &published, driver);
     return 1;
 }
 

@@ -276,19 +276,21 @@ static void look_at_work(oar_group *g, oar_work *work)
  * counts on all ranks. */
 int oari_fault_hear(oar_group *g)
 {
-    const oari_fault *published = oari_group_published(g);
     const oar_work *work;
+    oari_fault published;
     int stopped = -1;
 
-    if (published == NULL || oari_group_broken(g))
-        return published != NULL;
+    if (!oari_group_published(g, &published))
+        return 0;
+    if (oari_group_broken(g))
+        return 1;
     work = oari_drive_any(g);
-    if (!oari_fault_sure(published) && work != NULL)
+    if (!oari_fault_sure(&published) && work != NULL)
         stopped = find_stopped(g);
     if (stopped >= 0)
         time_out(g, work, stopped);
     else
-        oari_group_adopt(g, published);
+        oari_group_adopt(g, &published);
     return 1;
 }
 

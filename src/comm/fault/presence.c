@@ -90,9 +90,11 @@ int oari_presence_scope(const oar_group *g, int rank, oari_timeout_scope *scope)
 {
     int here = g->board != NULL ? oari_board_rank(g->board, rank) : -1;
 
-    if (here >= 0)
-        oari_board_scope(g->board, here, scope);
-    else if (rank == g->rank)
+    if (here >= 0) {
+        if (!oari_bulletin_read(oari_board_bulletin(g->board, here),
+                                OARI_FACT_TIMEOUT_SCOPE, scope))
+            return 0;
+    } else if (rank == g->rank)
         oari_timeout_scope_mine(g, scope);
     else
         return oari_far_scope(g, rank, scope);

@@ -41,7 +41,8 @@ static void show_scope(oar_group *g)
 
     find_longest(g, &mine);
     if (g->board != NULL)
-        oari_board_show_scope(g->board, &mine);
+        oari_bulletin_write(oari_board_bulletin(g->board, g->board->rank),
+                            OARI_FACT_TIMEOUT_SCOPE, &mine);
 }
 
 void oari_timeout_scope_mine(const oar_group *g, oari_timeout_scope *scope)

@@ -29,16 +29,19 @@ typedef enum outcome { GO_ON, DECIDED, LEFT_OUT } outcome;
 
 static void show_ballot(oar_group *g, const oari_ballot *note)
 {
-    if (g->in_tree->tell != NULL)
-        g->in_tree->tell(g->self, note);
+    if (g->in_tree->show != NULL)
+        g->in_tree->show(g->self, OARI_FACT_BALLOT, note);
     else
-        oari_board_tell(g->board, note);
+        oari_bulletin_write(oari_board_bulletin(g->board, g->board->rank),
+                            OARI_FACT_BALLOT, note);
 }
 
 static int read_ballot(const oar_group *g, int rank, oari_ballot *note)
 {
-    return g->in_tree->told != NULL ? g->in_tree->told(g->self, rank, note)
-                                    : oari_board_told(g->board, rank, note);
+    return g->in_tree->read != NULL
+               ? g->in_tree->read(g->self, rank, OARI_FACT_BALLOT, note)
+               : oari_bulletin_read(oari_board_bulletin(g->board, rank),
+                                    OARI_FACT_BALLOT, note);
 }
 
 void oari_membership_show(oari_membership *c, oari_phase phase)

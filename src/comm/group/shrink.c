@@ -128,7 +128,7 @@ static oar_status check_group(oar_group *g)
         return oari_fail(OAR_E_STATE,
                          "group_shrink of \"%s\" while a batch is open",
                          g->name);
-    if (g->ranks > 1 && g->board == NULL && g->in_tree->tell == NULL)
+    if (g->ranks > 1 && g->board == NULL && g->in_tree->show == NULL)
         return oari_fail(OAR_E_UNSUPPORTED,
                          "backend \"%s\" has no links that outlive a fault, "
                          "which group_shrink needs",

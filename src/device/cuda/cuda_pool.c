@@ -25,7 +25,7 @@
 #define SMALL       ((size_t)1 << 20)  /* the largest of the small blocks */
 #define SMALL_CHUNK ((size_t)2 << 20)  /* for them */
 #define LARGE_CHUNK ((size_t)20 << 20) /* for those up to half of it */
-#define PATIENCE_MS 60000              /* for memory that is still in use */
+#define WAIT_MS     60000              /* for memory that is still in use */
 
 enum { BINS = 64, BUCKETS = 1024, A_FEW = 16 };
 
@@ -199,14 +199,6 @@ static block *take_fit(pool *p, size_t bytes)
     return found;
 }
 
-static size_t chunk_bytes(size_t bytes)
-{
-    if (!is_large(bytes))
-        return SMALL_CHUNK;
-    return bytes <= LARGE_CHUNK / 2 ? LARGE_CHUNK
-                                    : round_up(bytes, SMALL_CHUNK);
-}
-
 /* Asks the driver for a chunk, as one free block. */
 static oar_status add_chunk(pool *p, const oari_cuda *cu, size_t bytes)
 {
@@ -240,6 +232,10 @@ static oar_status try_alloc(int device, const oari_cuda *cu, size_t bytes,
                             int may_grow, void **memory)
 {
     pool *p = &pools[device];
+    size_t chunk_bytes = !is_large(bytes) ? SMALL_CHUNK
+                         : bytes <= LARGE_CHUNK / 2
+                             ? LARGE_CHUNK
+                             : round_up(bytes, SMALL_CHUNK);
     oar_status status = OAR_OK;
     block *b;
 
@@ -247,7 +243,7 @@ static oar_status try_alloc(int device, const oari_cuda *cu, size_t bytes,
     free_finished(p, device, cu, may_grow ? A_FEW : INT_MAX);
     b = take_fit(p, bytes);
     if (b == NULL && may_grow)
-        status = add_chunk(p, cu, chunk_bytes(bytes));
+        status = add_chunk(p, cu, chunk_bytes);
     if (b == NULL && status == OAR_OK)
         b = take_fit(p, bytes);
     if (b != NULL) {
@@ -261,24 +257,21 @@ static oar_status try_alloc(int device, const oari_cuda *cu, size_t bytes,
     return b != NULL ? OAR_OK : status != OAR_OK ? status : OAR_E_NOMEM;
 }
 
-static int has_waiting(pool *p)
-{
-    int has;
-
-    pthread_mutex_lock(&p->lock);
-    has = p->waiting != NULL;
-    pthread_mutex_unlock(&p->lock);
-    return has;
-}
-
 /* The driver has no more memory: waits for blocks that streams still use, then
  * returns unused chunks to the driver, to make room for a larger one. */
 static oar_status wait_for_memory(int device, const oari_cuda *cu, size_t bytes,
                                   void **memory)
 {
-    int64_t deadline = oari_deadline(PATIENCE_MS), since = 0;
+    int64_t deadline = oari_deadline(WAIT_MS), since = 0;
+    pool *p = &pools[device];
+    int has_waiting;
 
-    while (has_waiting(&pools[device]) && oari_now_ns() < deadline) {
+    while (oari_now_ns() < deadline) {
+        pthread_mutex_lock(&p->lock);
+        has_waiting = p->waiting != NULL;
+        pthread_mutex_unlock(&p->lock);
+        if (!has_waiting)
+            break;
         if (try_alloc(device, cu, bytes, 0, memory) == OAR_OK)
             return OAR_OK;
         oari_backoff(&since);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* board: exchange lines, meetings, sleeping and waking. See board.h.
+/* board: slots, sync points, sleeping and waking. See board.h.
  *
- * The sleep handshake. A rank that is about to sleep stores `sleeping` and then
- * looks at the stamps; a rank that arrives stores its stamp and then looks at
- * `sleeping`. Between store and look both have a seq_cst fence, so at least one
- * of the two sees the other, on either architecture.
+ * How no wake-up is lost: a rank that is about to sleep stores `sleeping` and
+ * then loads the stamps; a rank that arrives stores its stamp and then loads
+ * `sleeping`. Both have a seq_cst fence between the store and the load, so at
+ * least one of the two sees the other, on either architecture.
  */
 #include "link/shm/board.h"
 
@@ -21,10 +21,10 @@
 #include "base/thread.h"
 
 enum {
-    CONTROL_VERSION = 6,
+    CONTROL_VERSION = 7,
     DEFAULT_SPIN_US = 50,
     LATE_POLLS = 32,
-    EXPECTED = 16 /* lines of so many ranks are fetched ahead */
+    EXPECTED = 16 /* of so many ranks cache lines are fetched ahead */
 };
 
 static size_t round_up(size_t bytes, size_t unit)
@@ -53,8 +53,8 @@ oari_control_layout oari_board_layout(int ranks, size_t small_bytes,
     l.mail = l.stage + l.stage_room;
     l.ring = OARI_MAIL_COUNTER +
              (ranks <= OARI_MAIL_FEW ? OARI_MAIL_MOST : OARI_MAIL_BYTES);
-    l.ballot = round_up(l.mail + (size_t)ranks * l.ring, page);
-    l.bytes = l.ballot + page;
+    l.first = round_up(l.mail + (size_t)ranks * l.ring, page);
+    l.bytes = l.first + page;
     return l;
 }
 
@@ -97,51 +97,34 @@ void oari_control_init(oari_control *control, int rank, int ranks,
     control->small_bytes = small_bytes;
     control->stage_bytes = stage_bytes;
     if (getrandom(&control->mail_key, sizeof control->mail_key, 0) < 0)
-        control->mail_key = oari_ticks(); /* only to tell stamps from rests */
+        control->mail_key =
+            oari_ticks(); /* only to tell stamps from old bytes */
     control->cpus = oari_cpus();
     oari_cpu_bits(control->core, OARI_CORE_WORDS);
 }
 
-static void find_lines(oari_board *board, int rank)
-{
-    unsigned char *base = (unsigned char *)board->control[rank];
-
-    for (int i = 0; i < 2; i++)
-        board->line[rank][i] = (oari_line *)(base + board->layout.line[i]);
-}
-
-static int count_cores(const oari_control *c)
-{
-    int count = 0;
-
-    for (int i = 0; i < OARI_CORE_WORDS; i++)
-        count += __builtin_popcountll(c->core[i]);
-    return count;
-}
-
-/* Whether all cores of a are b's. */
-static int is_within(const oari_control *a, const oari_control *b)
-{
-    for (int i = 0; i < OARI_CORE_WORDS; i++)
-        if ((a->core[i] & ~b->core[i]) != 0)
-            return 0;
-    return 1;
-}
-
-/* Whether there are `each` cores for every rank that may run only where c may.
- * Launchers may have bound each rank to cores of its own: then it has few, and
- * they are enough. A quota below what it may run on is for all together. */
+/* Returns whether there are `each` cores for every rank that may run only where
+ * c may. Launchers may have bound each rank to cores of its own: then it has
+ * few, and they are enough. A quota below the cores that it may run on is for
+ * all ranks together. */
 static int has_room(const oari_board *board, const oari_control *c, int each)
 {
-    int cores = count_cores(c), inside = 0;
+    int cores = 0, inside = 0;
 
-    for (int r = 0; r < board->ranks; r++)
-        inside += is_within(board->control[r], c);
+    for (int i = 0; i < OARI_CORE_WORDS; i++)
+        cores += __builtin_popcountll(c->core[i]);
+    for (int r = 0; r < board->ranks; r++) {
+        uint64_t outside = 0;
+
+        for (int i = 0; i < OARI_CORE_WORDS; i++)
+            outside |= board->control[r]->core[i] & ~c->core[i];
+        inside += outside == 0;
+    }
     return each * inside <= cores &&
            (c->cpus >= cores || each * board->ranks <= c->cpus);
 }
 
-/* All ranks come to the same answer. */
+/* Gives the same answer on all ranks. */
 static int all_have_room(const oari_board *board, int each)
 {
     for (int r = 0; r < board->ranks; r++)
@@ -150,37 +133,35 @@ static int all_have_room(const oari_board *board, int each)
     return 1;
 }
 
-/* Spinning helps only while every rank has a core of its own. */
-static int64_t choose_spin_ns(const oari_board *board, int64_t spin_us)
-{
-    if (spin_us != 0)
-        return spin_us > 0 ? spin_us * 1000 : 0;
-    return all_have_room(board, 1) ? DEFAULT_SPIN_US * 1000 : 0;
-}
-
 oar_status oari_board_ready(oari_board *board, int64_t spin_us)
 {
     const oari_control *first = board->control[0];
 
     for (int r = 0; r < board->ranks; r++) {
         const oari_control *c = board->control[r];
+        unsigned char *base = (unsigned char *)board->control[r];
+
         if (c->version != CONTROL_VERSION || c->rank != r ||
             c->ranks != board->ranks || c->small_bytes != first->small_bytes ||
             c->stage_bytes != first->stage_bytes)
             return oari_fail(OAR_E_MISMATCH,
-                             "rank %d calls itself rank %d of %d, with lines "
-                             "of %llu and stages of %llu bytes; rank 0 says "
+                             "rank %d calls itself rank %d of %d, with slots "
+                             "of %llu and bounce buffers of %llu bytes; rank 0 "
+                             "says "
                              "%d ranks, %llu and %llu bytes",
                              r, c->rank, c->ranks,
                              (unsigned long long)c->small_bytes,
                              (unsigned long long)c->stage_bytes, first->ranks,
                              (unsigned long long)first->small_bytes,
                              (unsigned long long)first->stage_bytes);
-        find_lines(board, r);
+        for (int i = 0; i < 2; i++)
+            board->line[r][i] = (oari_line *)(base + board->layout.line[i]);
     }
     board->small_bytes = first->small_bytes;
     board->stage_bytes = first->stage_bytes;
-    board->spin_ns = choose_spin_ns(board, spin_us);
+    if (spin_us == 0) /* it helps only if every rank has a core of its own */
+        spin_us = all_have_room(board, 1) ? DEFAULT_SPIN_US : 0;
+    board->spin_ns = spin_us > 0 ? spin_us * 1000 : 0;
     board->spare = all_have_room(board, 2);
     return OAR_OK;
 }
@@ -200,7 +181,7 @@ int oari_board_rank(const oari_board *board, int group_rank)
     return -1;
 }
 
-/* ---- meetings ------------------------------------------------------------ */
+/* ---- sync points --------------------------------------------------------- */
 
 oari_line *oari_board_line(oari_board *board)
 {
@@ -213,14 +194,14 @@ void oari_meet_begin(oari_board *board)
 
     board->meeting++;
     board->arrived = 0;
-    board->told = 0;
+    board->woken = 0;
     board->polls = 0;
     atomic_store_explicit(&mine->stamp, board->meeting, memory_order_release);
 }
 
-/* Looks without ordering first: an acquiring load would wait for the stamp that
- * was just stored. */
-static int has_come(const oari_board *board, int rank)
+/* The first load has no order: an acquiring load would wait for the stamp that
+ * this rank has just stored. */
+static int has_arrived(const oari_board *board, int rank)
 {
     const _Atomic uint64_t *stamp =
         &board->line[rank][board->meeting & 1]->stamp;
@@ -230,7 +211,7 @@ static int has_come(const oari_board *board, int rank)
            atomic_load_explicit(stamp, memory_order_acquire) == board->meeting;
 }
 
-static void ring(int event)
+static void ring_event(int event)
 {
     uint64_t one = 1;
 
@@ -238,11 +219,11 @@ static void ring(int event)
         return; /* full: it will wake anyway */
 }
 
-static void ring_if_asleep(oari_board *board, int rank)
+static void ring_if_sleeping(oari_board *board, int rank)
 {
     if (atomic_load_explicit(&board->control[rank]->sleeping,
                              memory_order_relaxed))
-        ring(board->event[rank]);
+        ring_event(board->event[rank]);
 }
 
 void oari_meet_wake(oari_board *board)
@@ -250,21 +231,22 @@ void oari_meet_wake(oari_board *board)
     atomic_thread_fence(memory_order_seq_cst); /* after the stamp */
     for (int r = 0; r < board->ranks; r++)
         if (r != board->rank)
-            ring_if_asleep(board, r);
-    board->told = 1;
+            ring_if_sleeping(board, r);
+    board->woken = 1;
 }
 
-/* Sleepers are looked for once the meeting is over or has lasted a little: the
- * fence that this needs is cheap by then, because the stamp has drained. */
+/* Sleepers are looked for once all ranks have arrived, or after a while: by then
+ * the fence that this needs is cheap, because the stamp has drained. */
 int oari_meet_poll(oari_board *board)
 {
     while (board->arrived < board->ranks) {
-        if (board->arrived != board->rank && !has_come(board, board->arrived))
+        if (board->arrived != board->rank &&
+            !has_arrived(board, board->arrived))
             break;
         board->arrived++;
     }
-    if (!board->told && (board->arrived == board->ranks ||
-                         board->spin_ns == 0 || ++board->polls == LATE_POLLS))
+    if (!board->woken && (board->arrived == board->ranks ||
+                          board->spin_ns == 0 || ++board->polls == LATE_POLLS))
         oari_meet_wake(board);
     return board->arrived == board->ranks;
 }
@@ -272,7 +254,7 @@ int oari_meet_poll(oari_board *board)
 int oari_meet_missing(const oari_board *board)
 {
     for (int r = board->arrived; r < board->ranks; r++)
-        if (r != board->rank && !has_come(board, r))
+        if (r != board->rank && !has_arrived(board, r))
             return r;
     return -1;
 }
@@ -280,38 +262,13 @@ int oari_meet_missing(const oari_board *board)
 /* ---- collectives of an external engine -------------------------------------
  */
 
-static uint64_t posted_word(uint64_t number, uint64_t link)
-{
-    return number << 32 | (link & UINT32_MAX);
-}
-
 void oari_board_post(oari_board *board, uint64_t number, uint64_t link)
 {
     oari_control *mine = board->control[board->rank];
 
     atomic_store_explicit(&mine->posted[number % OARI_POSTS_KEPT],
-                          posted_word(number, link), memory_order_release);
-}
-
-/* What a rank has written where the one of that number belongs. A load that
- * acquires would wait until what this rank has just written is seen; and there
- * is nothing behind the word. */
-static uint64_t posted_by(const oari_board *board, int rank, uint64_t number)
-{
-    return atomic_load_explicit(
-        &board->control[rank]->posted[number % OARI_POSTS_KEPT],
-        memory_order_relaxed);
-}
-
-/* By so many it is a later one; numbers may have gone round. */
-static int32_t is_later_by(uint64_t word, uint64_t number)
-{
-    return (int32_t)((uint32_t)(word >> 32) - (uint32_t)number);
-}
-
-int oari_board_has_posted(const oari_board *board, int rank, uint64_t number)
-{
-    return is_later_by(posted_by(board, rank, number), number) >= 0;
+                          number << 32 | (link & UINT32_MAX),
+                          memory_order_release);
 }
 
 void oari_board_end(oari_board *board, uint64_t number)
@@ -322,8 +279,8 @@ void oari_board_end(oari_board *board, uint64_t number)
                           memory_order_release);
 }
 
-/* A later one in its place is over only when this is: fewer than are kept are
- * under way at once. */
+/* A later collective in the same place has completed only after this one: fewer
+ * than OARI_POSTS_KEPT are in flight at once. */
 int oari_board_has_ended(const oari_board *board, int rank, uint64_t number)
 {
     const oari_control *theirs = board->control[rank];
@@ -332,15 +289,20 @@ int oari_board_has_ended(const oari_board *board, int rank, uint64_t number)
                                 memory_order_acquire) >= number;
 }
 
+/* The load is relaxed: one that acquires would wait until other ranks see what
+ * this rank has just written, and nothing is published behind the word. The
+ * upper half is the number, which may have wrapped. */
 int oari_board_compare(const oari_board *board, int rank, uint64_t number,
                        uint64_t link)
 {
-    uint64_t word = posted_by(board, rank, number);
-    int32_t later = is_later_by(word, number);
+    uint64_t word = atomic_load_explicit(
+        &board->control[rank]->posted[number % OARI_POSTS_KEPT],
+        memory_order_relaxed);
+    int32_t later = (int32_t)((uint32_t)(word >> 32) - (uint32_t)number);
 
     if (later != 0)
         return later > 0 ? OARI_POST_SAME : OARI_POST_MISSING;
-    return word == posted_word(number, link) ? OARI_POST_SAME : OARI_POST_OTHER;
+    return (uint32_t)word == (uint32_t)link ? OARI_POST_SAME : OARI_POST_OTHER;
 }
 
 void oari_board_expect(const oari_board *board, uint64_t number)
@@ -360,12 +322,12 @@ void oari_board_expect(const oari_board *board, uint64_t number)
 void oari_board_notify(oari_board *board, int rank)
 {
     atomic_thread_fence(memory_order_seq_cst); /* after what is new */
-    ring_if_asleep(board, rank);
+    ring_if_sleeping(board, rank);
 }
 
 void oari_board_wake(oari_board *board)
 {
-    ring(board->event[board->rank]);
+    ring_event(board->event[board->rank]);
 }
 
 void oari_board_arm(oari_board *board)
@@ -390,135 +352,38 @@ void oari_board_sleep(oari_board *board, int other, int64_t deadline_ns)
     poll(wait, other >= 0 ? 2 : 1, oari_deadline_left_ms(deadline_ns));
     oari_board_awake(board);
     if (read(board->event[board->rank], &drained, sizeof drained) < 0)
-        drained = 0; /* nothing there: the deadline, or a peer's end */
+        drained = 0; /* none: it was the deadline, or the end of a peer */
     board->ops->check(board->self);
 }
 
 /* ---- faults -------------------------------------------------------------- */
 
-void oari_board_publish(oari_board *board, const oari_fault *fault)
+void oari_board_publish(oari_board *board, oari_fact fact,
+                        const oari_fault *fault)
 {
-    oari_control *mine = board->control[board->rank];
-    uint32_t none = OARI_FAULT_NONE;
+    uint32_t none = 0;
 
-    if (!atomic_compare_exchange_strong(&mine->fault, &none,
-                                        OARI_FAULT_WRITING))
+    if (!oari_bulletin_write_fault(oari_board_bulletin(board, board->rank),
+                                   fact, fault))
         return;
-    mine->record = *fault;
-    atomic_store_explicit(&mine->fault, OARI_FAULT_READY, memory_order_release);
-    none = 0;
-    atomic_compare_exchange_strong(board->first, &none,
+    atomic_compare_exchange_strong(&board->first[fact], &none,
                                    (uint32_t)board->rank + 1);
     atomic_thread_fence(memory_order_seq_cst); /* before any later store */
     for (int r = 0; r < board->ranks; r++)
-        ring(board->event[r]);
+        ring_event(board->event[r]);
 }
 
-/* Mostly there is none, and then nothing is waited for (posted_by). */
-const oari_fault *oari_board_published(const oari_board *board)
+/* Mostly there is none, and the relaxed load waits for nothing. */
+int oari_board_published(const oari_board *board, oari_fact fact,
+                         oari_fault *fault)
 {
     uint32_t first;
 
     if (board->first == NULL /* not ready yet */ ||
-        atomic_load_explicit(board->first, memory_order_relaxed) == 0)
-        return NULL;
-    first = atomic_load_explicit(board->first, memory_order_acquire);
-    if (first > (uint32_t)board->ranks ||
-        atomic_load_explicit(&board->control[first - 1]->fault,
-                             memory_order_acquire) != OARI_FAULT_READY)
-        return NULL;
-    return &board->control[first - 1]->record;
-}
-
-const oari_fault *oari_board_end_with(oari_board *board, const oari_fault *with)
-{
-    oari_control *mine = board->control[board->rank];
-    uint32_t none = 0;
-
-    mine->last_word = *with;
-    atomic_store_explicit(&mine->ended, OARI_FAULT_READY, memory_order_release);
-    atomic_compare_exchange_strong(&board->first[1], &none,
-                                   (uint32_t)board->rank + 1);
-    return oari_board_ended(board);
-}
-
-const oari_fault *oari_board_ended(const oari_board *board)
-{
-    uint32_t first =
-        board->first != NULL
-            ? atomic_load_explicit(&board->first[1], memory_order_acquire)
-            : 0; /* not ready yet */
-
-    if (first == 0 || first > (uint32_t)board->ranks ||
-        atomic_load_explicit(&board->control[first - 1]->ended,
-                             memory_order_acquire) != OARI_FAULT_READY)
-        return NULL;
-    return &board->control[first - 1]->last_word;
-}
-
-int oari_board_has_fault(const oari_board *board, int rank)
-{
-    return atomic_load(&board->control[rank]->fault) == OARI_FAULT_READY;
-}
-
-/* ---- councils ------------------------------------------------------------ */
-
-/* Words that their owner alone writes, between two steps of a stamp. */
-static void put_words(_Atomic uint64_t *stamp, _Atomic uint64_t *to,
-                      const void *from, size_t bytes)
-{
-    uint64_t word;
-
-    atomic_fetch_add(stamp, 1);
-    for (size_t i = 0; i < bytes / sizeof word; i++) {
-        memcpy(&word, (const char *)from + i * sizeof word, sizeof word);
-        atomic_store(&to[i], word);
-    }
-    atomic_fetch_add(stamp, 1);
-}
-
-/* 0: nothing is there, or it is being written; for ever, if the writer died. */
-static int get_words(const _Atomic uint64_t *stamp,
-                     const _Atomic uint64_t *from, void *to, size_t bytes)
-{
-    uint64_t word, before = atomic_load(stamp);
-
-    if (before == 0 || before % 2 != 0)
+        atomic_load_explicit(&board->first[fact], memory_order_relaxed) == 0)
         return 0;
-    for (size_t i = 0; i < bytes / sizeof word; i++) {
-        word = atomic_load(&from[i]);
-        memcpy((char *)to + i * sizeof word, &word, sizeof word);
-    }
-    return atomic_load(stamp) == before;
-}
-
-void oari_board_tell(oari_board *board, const void *note)
-{
-    oari_control *mine = board->control[board->rank];
-
-    put_words(&mine->note_stamp, mine->note, note, OARI_BALLOT_BYTES);
-}
-
-int oari_board_told(const oari_board *board, int rank, void *note)
-{
-    const oari_control *theirs = board->control[rank];
-
-    return get_words(&theirs->note_stamp, theirs->note, note,
-                     OARI_BALLOT_BYTES);
-}
-
-void oari_board_show_scope(oari_board *board, const void *scope)
-{
-    oari_control *mine = board->control[board->rank];
-
-    put_words(&mine->scope_stamp, mine->scope, scope, OARI_SCOPE_BYTES);
-}
-
-void oari_board_scope(const oari_board *board, int rank, void *scope)
-{
-    const oari_control *theirs = board->control[rank];
-
-    if (!get_words(&theirs->scope_stamp, theirs->scope, scope,
-                   OARI_SCOPE_BYTES))
-        memset(scope, 0, OARI_SCOPE_BYTES);
+    first = atomic_load_explicit(&board->first[fact], memory_order_acquire);
+    return first <= (uint32_t)board->ranks &&
+           oari_bulletin_read_fault(oari_board_bulletin(board, (int)first - 1),
+                                    fact, fault);
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link/shm/board.h: ranks that can all read each other's memory.
+/* link/shm/board.h: the control pages of ranks that read each other's memory.
  *
- * Every rank owns one control block, which it alone writes and all others read:
- * two exchange lines, a fault record, a sleep flag, its stage and its mail. A
- * meeting is: write my line, then its stamp; wait until every other rank's line
- * has that stamp. Meetings are numbered; meeting m uses line m % 2. A rank can
- * be at most one meeting ahead of another, so a line is overwritten only when
- * everyone has read it.
+ * Every rank owns one control page, which it alone writes and all others read:
+ * two slots, a bulletin, a sleep flag, its bounce buffer and its queues. At a
+ * sync point a rank writes its slot, then the slot's stamp, and waits until
+ * every other rank's slot has that stamp. Sync points are numbered; number m
+ * uses slot m % 2. A rank can be at most one sync point ahead of another, so a
+ * slot is overwritten only when all ranks have read it.
  *
- * The backends `sim` and `native` make boards (in one process, or out of memfds
- * of several); what differs is in oari_board_ops. One driver at a time uses a
- * board, except oari_board_wake and the fault calls.
+ * The pages are memory of one process (`sim`) or memfds of several (`native`);
+ * what differs is in oari_board_ops. One driver at a time uses a board, except
+ * for oari_board_wake and the fault calls.
  */
 #ifndef OARI_LINK_SHM_BOARD_H
 #define OARI_LINK_SHM_BOARD_H
@@ -19,6 +19,7 @@
 
 #include <oarsong/backend.h>
 
+#include "link/bulletin.h"
 #include "link/link.h"
 #include "link/shm/mail_ring.h"
 #include "record/recorder.h"
@@ -26,17 +27,16 @@
 
 enum {
     OARI_LINE_ALIGN = 128,      /* two cache lines: some machines fetch pairs */
-    OARI_LINE_BYTES = 4096,     /* room for data in a line, at least */
+    OARI_LINE_BYTES = 4096,     /* room for data in a slot, at least */
     OARI_MAIL_BYTES = 64 << 10, /* a ring */
     OARI_MAIL_FEW = 16,         /* up to so many ranks ... */
-    OARI_MAIL_MOST = 256 << 10, /* ... this much */
-    OARI_SCOPE_BYTES = 64       /* of presence.h */
+    OARI_MAIL_MOST = 256 << 10  /* ... this much */
 };
 
-/* What a rank shows at a meeting. Payload, stamp and addresses share the first
- * cache line when the payload is small. */
+/* A slot: what a rank shows at a sync point. Payload, stamp and addresses share
+ * the first cache line when the payload is small. */
 typedef struct oari_line {
-    _Atomic uint64_t stamp; /* the meeting; written last */
+    _Atomic uint64_t stamp; /* the sync point; written last */
     uint64_t fingerprint;   /* of the operation and all before: history.h */
     uint64_t sequence;      /* of the operation */
     double factor;
@@ -44,7 +44,7 @@ typedef struct oari_line {
     uint64_t in_count, out_count; /* elements there */
 } oari_line;
 
-/* Data in a line begins where the places are: a meeting carries one or the
+/* Data in a slot begins where the places are: a sync point carries one or the
  * other. So 32 bytes of data still fit the first cache line. */
 static inline unsigned char *oari_line_data(oari_line *line)
 {
@@ -57,51 +57,42 @@ enum { OARI_POSTS_KEPT = 16 };
 
 enum { OARI_CORE_WORDS = 16 };
 
-/* The head of a control block. What follows is found by oari_board_layout. */
+/* The head of a control page. oari_board_layout says what follows. */
 typedef struct oari_control {
     uint32_t version;
     int32_t rank, ranks;
     int64_t pid;
     uint64_t small_bytes, stage_bytes; /* rank 0's count for all */
     uint64_t mail_key;                 /* of its rings (mail_ring.h) */
-    int32_t cpus;                      /* it may use at a time */
-    uint64_t core[OARI_CORE_WORDS];    /* it may run on: a bit each */
+    int32_t cpus;                      /* that it may use at a time */
+    uint64_t core[OARI_CORE_WORDS];    /* on which it may run: a bit each */
     _Atomic uint32_t closed;           /* it has left, in good order */
     _Alignas(128) _Atomic uint32_t sleeping;
-    _Alignas(128) _Atomic uint32_t fault; /* OARI_FAULT_* */
-    _Atomic uint32_t ended;               /* the same of the last word */
-    oari_fault record;                    /* what it saw, or took over first */
-    oari_fault last_word; /* what it reports, where hosts have to agree */
     /* sim only: threads cannot be kept off each other's pages, so a rank that
-     * gives up waits until nobody works on its buffers. */
+     * gives up waits until no rank works on its buffers. */
     _Alignas(128) _Atomic uint32_t shut;
     _Atomic uint32_t visitors;
-    /* a slow part that it has announced; the stamp is odd while it is written
-     */
-    _Alignas(128) _Atomic uint64_t scope_stamp;
-    _Atomic uint64_t scope[OARI_SCOPE_BYTES / 8];
-    /* what it says in a council; the stamp is odd while it is written */
-    _Alignas(128) _Atomic uint64_t note_stamp;
-    _Atomic uint64_t note[OARI_BALLOT_BYTES / 8];
+    _Alignas(128) oari_bulletin bulletin;
     /* the number, and of the link (history.h) the lower half */
     _Alignas(128) _Atomic uint64_t posted[OARI_POSTS_KEPT];
-    /* those that are over here; nobody looks as long as all are there */
+    /* those that are complete here; read only when a rank is gone */
     _Alignas(128) _Atomic uint64_t over[OARI_POSTS_KEPT];
 } oari_control;
 
-/* Offsets in a control block. */
+/* Offsets in a control page. */
 typedef struct oari_control_layout {
     size_t line[2], stage, stage_room; /* stage_room: bytes of three chunks */
-    size_t taken;  /* per source: bytes of its mail taken, and credit given
+    size_t taken; /* per source: bytes of its mail taken, and credit given
                       back: two atomic u64 */
-    size_t mail;   /* per destination: a ring */
-    size_t ring;   /* bytes of one, its counter included */
-    size_t ballot; /* a page that all write to, in rank 0's block only: whose
-                      fault was first, whose last word was */
-    size_t bytes;  /* of the whole */
+    size_t mail;  /* per destination: a ring */
+    size_t ring;  /* bytes of one, its counter included */
+    size_t first; /* a page that all write to, in rank 0's only: which rank
+                     published each kind of fault first */
+    size_t bytes; /* of the whole */
 } oari_control_layout;
 
-/* Room for data in a line: OARI_LINE_BYTES, or more if small_bytes is. */
+/* Returns the room for data in a slot: OARI_LINE_BYTES, or small_bytes if that is
+ * more. */
 size_t oari_line_bytes(size_t small_bytes);
 
 oari_control_layout oari_board_layout(int ranks, size_t small_bytes,
@@ -110,24 +101,25 @@ oari_control_layout oari_board_layout(int ranks, size_t small_bytes,
 typedef struct oari_board oari_board;
 
 typedef struct oari_board_ops {
-    /* How peers name this memory of mine, or 0 if they cannot reach it. */
+    /* Returns the place by which peers find this rank's memory, or 0 if they
+     * cannot reach it. */
     uint64_t (*place)(void *self, void *memory, size_t bytes);
-    /* Where that memory of a rank's is here. NULL for place 0; for any other
-     * place NULL is a failure, with the last error set. */
+    /* Returns where a place of a peer is in this process. NULL for place 0; for
+     * any other place NULL is a failure, with the last error set. */
     void *(*resolve)(void *self, int peer, uint64_t place, size_t bytes);
-    /* After a failure: takes memory of mine that peers may write to out of
-     * their reach for good. In one process also keeps them from what they may
-     * read: then bytes may be 0. */
+    /* After a failure: takes memory of this rank that peers may write to out of
+     * their reach for good. In one process also keeps them from reading it:
+     * then bytes may be 0. */
     oar_status (*detach)(void *self, void *memory, size_t bytes);
-    /* (optional) Copies private memory of a peer's process, whose address there
-     * it has told. OAR_E_UNSUPPORTED: it cannot be read from here;
+    /* (optional) Copies private memory of a peer's process from an address that
+     * the peer has sent. OAR_E_UNSUPPORTED: it cannot be read from here;
      * OAR_E_CLOSED: the peer is gone. */
     oar_status (*fetch)(void *self, int peer, uint64_t address, void *to,
                         size_t bytes);
-    /* (optional) Around work on peers' buffers; 0: some rank has shut. */
+    /* (optional) Begins and ends work on peers' buffers; 0: a rank has shut. */
     int (*enter)(void *self);
     void (*leave)(void *self);
-    /* Looks for peers that died; marks them in board->gone. */
+    /* Marks peers that are gone in board->gone. */
     void (*check)(void *self);
 } oari_board_ops;
 
@@ -143,17 +135,17 @@ struct oari_board {
     int64_t spin_ns; /* 0: yield at once */
     int spare;       /* there are two cores for each rank */
     uint64_t meeting;
-    int arrived;             /* ranks below this one have come to the meeting */
-    int told;                /* sleepers have been woken for this meeting */
-    int polls;               /* of this meeting, while they have not */
-    _Atomic uint32_t *first; /* a rank + 1: whose fault is the group's, in
-                                memory that all write to; 0: none yet */
-    oari_control **control;  /* by rank */
-    unsigned char *gone;     /* by rank: died or left */
-    const void **recorder;   /* by rank: its mapping, or NULL */
-    oari_line *(*line)[2];   /* by rank, then meeting % 2 */
-    int *event;              /* by rank: descriptor that wakes it */
-    int wait_fd;             /* readable when this rank is woken */
+    int arrived; /* ranks below this one have reached the sync point */
+    int woken;   /* sleepers have been woken for it */
+    int polls;   /* of it, while they have not */
+    _Atomic uint32_t *first;  /* by fact, in memory that all ranks write to: 1
+                                + the rank that published it first; 0: none */
+    oari_control **control;   /* by rank */
+    unsigned char *gone;      /* by rank: died or left */
+    const void **recorder;    /* by rank: its mapping, or NULL */
+    oari_line *(*line)[2];    /* by rank, then sync point % 2 */
+    int *event;               /* by rank: descriptor that wakes it */
+    int wait_fd;              /* readable when this rank is woken */
     struct oari_world *world; /* of a board in one process */
 };
 
@@ -161,32 +153,35 @@ struct oari_board {
 oar_status oari_board_init(oari_board *board);
 void oari_board_clear(oari_board *board);
 
-/* Fills in a fresh control block of mine. */
+/* Fills in a new control page of this rank. */
 void oari_control_init(oari_control *control, int rank, int ranks,
                        size_t small_bytes, size_t stage_bytes);
 
-/* With all control blocks in place: takes rank 0's settings, finds the lines,
- * and decides how to wait. OAR_E_MISMATCH if a block is not of this kind. */
+/* Makes a board ready for use when all control pages are there: takes rank 0's
+ * settings, finds the slots, and decides how to wait. OAR_E_MISMATCH if a page
+ * is of another version or group. */
 oar_status oari_board_ready(oari_board *board, int64_t spin_us);
 
+/* Returns the bounce buffer of a rank. */
 unsigned char *oari_board_stage(const oari_board *board, int rank);
 
-/* The rank on the board of a rank of the group; -1: it is on another host. */
+/* Returns the rank on the board of a rank of the group; -1: it is on another
+ * host. */
 int oari_board_rank(const oari_board *board, int group_rank);
 
-/* ---- meetings ------------------------------------------------------------ */
+/* ---- sync points --------------------------------------------------------- */
 
-/* My line for the next meeting: fill it in, then begin. */
+/* Returns this rank's slot for the next sync point: fill it in, then begin. */
 oari_line *oari_board_line(oari_board *board);
 void oari_meet_begin(oari_board *board);
 
-/* Wakes those that sleep: I have come. Else polls do it, a little later. */
+/* Wakes ranks that sleep. Without this call polls do it, a little later. */
 void oari_meet_wake(oari_board *board);
 
-/* 1 when all have come, 0 if not yet. */
+/* Returns 1 when all ranks have reached the sync point, 0 if not yet. */
 int oari_meet_poll(oari_board *board);
 
-/* A rank's line of the last meeting. */
+/* Returns a rank's slot of the last sync point. */
 static inline const oari_line *oari_meet_line(const oari_board *board, int rank)
 {
     return board->line[rank][board->meeting & 1];
@@ -195,67 +190,60 @@ static inline const oari_line *oari_meet_line(const oari_board *board, int rank)
 /* ---- collectives of an external engine -------------------------------------
  */
 
-/* I am about to begin that one. */
+/* Shows that this rank is about to begin a collective. */
 void oari_board_post(oari_board *board, uint64_t number, uint64_t link);
 
-/* What a rank on the board has in its place: nothing yet; the same; or another
- * one than mine. One that is ahead counts as the same: it cannot be told any
- * more. */
+/* Compares what a rank has begun under that number: nothing yet; the same as
+ * this rank; or something else. For a rank that is ahead the answer is "the
+ * same": its entry has been overwritten. */
 enum { OARI_POST_MISSING, OARI_POST_SAME, OARI_POST_OTHER };
 int oari_board_compare(const oari_board *board, int rank, uint64_t number,
                        uint64_t link);
-int oari_board_has_posted(const oari_board *board, int rank, uint64_t number);
 
-/* That one is next: has what is written and compared for it brought here. */
+/* Prefetches what is written and compared for the next collective. */
 void oari_board_expect(const oari_board *board, uint64_t number);
 
-/* It is over here; whether it is over on another rank. */
+/* Shows that a collective is complete here; returns whether it is complete on
+ * another rank. */
 void oari_board_end(oari_board *board, uint64_t number);
 int oari_board_has_ended(const oari_board *board, int rank, uint64_t number);
 
 /* ---- waking and sleeping ------------------------------------------------- */
 
-/* Tells a rank that there is something new for it, if it sleeps. */
+/* Wakes a rank, if it sleeps, because there is something new for it. */
 void oari_board_notify(oari_board *board, int rank);
 
 /* Wakes this rank's own driver. Any thread. */
 void oari_board_wake(oari_board *board);
 
-/* Announces that this rank is going to sleep; the caller must look once more
- * for work after it. Then sleeps until woken, the deadline, or until the other
- * descriptor is readable (-1: none). awake is said when it did not sleep after
- * all. */
+/* oari_board_arm announces that this rank is going to sleep; the caller must
+ * look once more for work after it. oari_board_sleep returns when the rank is
+ * woken, at the deadline, or when the other descriptor is readable (-1: none).
+ * oari_board_awake takes the announcement back if it does not sleep. */
 void oari_board_arm(oari_board *board);
 void oari_board_sleep(oari_board *board, int other, int64_t deadline_ns);
 void oari_board_awake(oari_board *board);
 
 /* ---- faults -------------------------------------------------------------- */
 
-/* Publishes a fault of mine, unless one is published; tells all. Any thread. */
-void oari_board_publish(oari_board *board, const oari_fault *fault);
+/* The facts that a rank shows; only this rank's own may be written. */
+static inline oari_bulletin *oari_board_bulletin(const oari_board *board,
+                                                 int rank)
+{
+    return &board->control[rank]->bulletin;
+}
 
-/* The fault that was published first, the same on all ranks; or NULL. */
-const oari_fault *oari_board_published(const oari_board *board);
+/* Publishes a fault of this rank as OARI_FACT_FAULT or OARI_FACT_FINAL_FAULT,
+ * unless it has published one before, and wakes all. Any thread. */
+void oari_board_publish(oari_board *board, oari_fact fact,
+                        const oari_fault *fault);
 
-/* Ends with a fault: gives the one with which all on this host do, the first
- * that came here, for good. Once; any thread. And that one, or NULL. */
-const oari_fault *oari_board_end_with(oari_board *board,
-                                      const oari_fault *with);
-const oari_fault *oari_board_ended(const oari_board *board);
-/* Whether a rank on the board has a fault of its own, or has taken one over. */
-int oari_board_has_fault(const oari_board *board, int rank);
+/* Gives the fault that a rank published first, the same on all ranks. Returns 0
+ * if there is none. Any thread. */
+int oari_board_published(const oari_board *board, oari_fact fact,
+                         oari_fault *fault);
 
-/* What I say in a council (membership.h), and what a rank says: 0 if it has not
- * said anything. */
-void oari_board_tell(oari_board *board, const void *note);
-int oari_board_told(const oari_board *board, int rank, void *note);
-
-/* A slow part of mine (oari_timeout_scope of presence.h), and a rank's: zeros
- * if there is none. One thread at a time shows. */
-void oari_board_show_scope(oari_board *board, const void *scope);
-void oari_board_scope(const oari_board *board, int rank, void *scope);
-
-/* The first rank that has not come to the meeting under way, or -1. */
+/* Returns the first rank that has not reached the current sync point, or -1. */
 int oari_meet_missing(const oari_board *board);
 
 #endif

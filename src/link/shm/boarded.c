@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* boarded: the mail of a board behind the table of a backend. */
+/* boarded: see boarded.h. */
 #include "link/shm/boarded.h"
 
 #include "base/status.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link/shm/boarded.h: what all backends over a board have in common: messages
- * go through its mail. Their self begins with this struct, and their table
- * takes these functions; they add how the board is made. */
+/* link/shm/boarded.h: the base of all backends over shared memory: messages go
+ * through its queues. Their self begins with this struct, their table has these
+ * functions, and they add how the control pages are made. */
 #ifndef OARI_LINK_SHM_BOARDED_H
 #define OARI_LINK_SHM_BOARDED_H
 
@@ -17,8 +17,8 @@ typedef struct oari_boarded {
     _Atomic int aborted; /* an oar_status */
 } oari_boarded;
 
-/* Ends open: makes the mail of a board that is ready, in a group of that many
- * ranks. And begins close. */
+/* The last step of open: makes the queues of a board that is ready, in a group
+ * of that many ranks. And the first step of close. */
 oar_status oari_boarded_open(oari_boarded *b, int rank, int ranks,
                              size_t eager_bytes);
 void oari_boarded_close(oari_boarded *b);

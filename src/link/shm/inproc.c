@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inproc: control blocks in this process's own memory.
+/* inproc: control pages in this process's own memory.
  *
  * A rank that gives up on an operation cannot take its pages away from threads
- * of the same process. Instead it shuts its gate and waits until the last
- * visitor has left; whoever comes later finds the gate shut. That wait is
- * short: a visitor never waits for anybody.
+ * of the same process. Instead it shuts its buffers and waits until the last
+ * rank that works on them has left; a rank that comes later finds them shut.
+ * That wait is short: a rank that works on them waits for no other.
  */
 #include "link/shm/inproc.h"
 
@@ -34,7 +34,7 @@ struct oari_world {
     oari_control **control;
     int *event;
     const void **recorder; /* by rank: for the boards to read */
-    oari_recorder **held;  /* by rank: whose, kept while anybody may read it */
+    oari_recorder **held;  /* by rank: kept while a rank may read it */
     pthread_mutex_t lock;  /* guards the rest */
     pthread_cond_t changed;
     int joined;
@@ -73,7 +73,7 @@ void oari_world_release(oari_world *world)
         free_world(world);
 }
 
-static oar_status make_rank(oari_world *w, int rank, size_t small_bytes,
+static oar_status make_page(oari_world *w, int rank, size_t small_bytes,
                             size_t stage_bytes)
 {
     void *block;
@@ -84,7 +84,7 @@ static oar_status make_rank(oari_world *w, int rank, size_t small_bytes,
     block = mmap(NULL, w->layout.bytes, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block == MAP_FAILED)
-        return oari_fail(OAR_E_SYSTEM, "a control block of %zu bytes",
+        return oari_fail(OAR_E_SYSTEM, "a control page of %zu bytes",
                          w->layout.bytes);
     w->control[rank] = block;
     oari_control_init(w->control[rank], rank, w->ranks, small_bytes,
@@ -96,7 +96,7 @@ static oar_status make_rank(oari_world *w, int rank, size_t small_bytes,
     return OAR_OK;
 }
 
-static oar_status make_ranks(oari_world *w, size_t small_bytes,
+static oar_status make_pages(oari_world *w, size_t small_bytes,
                              size_t stage_bytes)
 {
     size_t n = (size_t)w->ranks;
@@ -109,7 +109,7 @@ static oar_status make_ranks(oari_world *w, size_t small_bytes,
         w->held == NULL)
         return OAR_E_NOMEM;
     for (int r = 0; r < w->ranks; r++)
-        OARI_TRY(make_rank(w, r, small_bytes, stage_bytes));
+        OARI_TRY(make_page(w, r, small_bytes, stage_bytes));
     return OAR_OK;
 }
 
@@ -125,7 +125,7 @@ oar_status oari_world_create(int ranks, size_t small_bytes, size_t stage_bytes,
     pthread_mutex_init(&w->lock, NULL);
     oari_cond_init(&w->changed);
     w->layout = oari_board_layout(ranks, small_bytes, stage_bytes);
-    if (make_ranks(w, small_bytes, stage_bytes) != OAR_OK) {
+    if (make_pages(w, small_bytes, stage_bytes) != OAR_OK) {
         oari_world_release(w);
         return oar_last_error()->status;
     }
@@ -134,15 +134,6 @@ oar_status oari_world_create(int ranks, size_t small_bytes, size_t stage_bytes,
 }
 
 /* ---- worlds of some of the ranks ----------------------------------------- */
-
-static child *find_child(oari_world *w, const char *name)
-{
-    child *c = w->children;
-
-    while (c != NULL && strcmp(c->name, name) != 0)
-        c = c->next;
-    return c;
-}
 
 static child *add_child(oari_world *w, const char *name, int ranks,
                         size_t small_bytes, size_t stage_bytes)
@@ -163,35 +154,32 @@ static child *add_child(oari_world *w, const char *name, int ranks,
     return c;
 }
 
-static void drop_child(oari_world *w, child *c)
-{
-    child **at = &w->children;
-
-    while (*at != c)
-        at = &(*at)->next;
-    *at = c->next;
-    oari_free(c);
-}
-
 oar_status oari_world_child(oari_world *world, const char *name, int ranks,
                             size_t small_bytes, size_t stage_bytes,
                             oari_world **found)
 {
-    child *c;
+    oar_status status = OAR_OK;
+    child **at = &world->children, *c;
 
     pthread_mutex_lock(&world->lock);
-    c = find_child(world, name);
-    if (c == NULL)
-        c = add_child(world, name, ranks, small_bytes, stage_bytes);
-    if (c != NULL) {
+    while (*at != NULL && strcmp((*at)->name, name) != 0)
+        at = &(*at)->next;
+    if (*at == NULL) {
+        at = &world->children; /* a new one is put in front */
+        if (add_child(world, name, ranks, small_bytes, stage_bytes) == NULL)
+            status = oar_last_error()->status;
+    }
+    if (status == OAR_OK) {
+        c = *at;
         *found = c->world;
-        if (--c->left == 0)
-            drop_child(world, c); /* its reference goes to the last */
-        else
+        if (--c->left == 0) { /* the reference goes to the last rank */
+            *at = c->next;
+            oari_free(c);
+        } else
             atomic_fetch_add(&c->world->holders, 1);
     }
     pthread_mutex_unlock(&world->lock);
-    return c != NULL ? OAR_OK : oar_last_error()->status;
+    return status;
 }
 
 oar_status oari_world_wait(oari_world *world, int64_t deadline_ns)
@@ -206,23 +194,23 @@ oar_status oari_world_wait(oari_world *world, int64_t deadline_ns)
     pthread_mutex_unlock(&world->lock);
     if (joined == world->ranks)
         return OAR_OK;
-    return oari_fail(OAR_E_TIMEOUT, "only %d of %d ranks have come", joined,
+    return oari_fail(OAR_E_TIMEOUT, "only %d of %d ranks have joined", joined,
                      world->ranks);
 }
 
-/* ---- what a board asks --------------------------------------------------- */
+/* ---- the operations of a board ------------------------------------------- */
 
-static uint64_t place(void *self, void *memory, size_t bytes)
+static uint64_t place_memory(void *self, void *memory, size_t bytes)
 {
     return bytes != 0 ? (uint64_t)(uintptr_t)memory : 0;
 }
 
-static void *resolve(void *self, int peer, uint64_t at, size_t bytes)
+static void *resolve_place(void *self, int peer, uint64_t at, size_t bytes)
 {
     return (void *)(uintptr_t)at;
 }
 
-static oar_status shut_gate(void *self, void *memory, size_t bytes)
+static oar_status shut_buffers(void *self, void *memory, size_t bytes)
 {
     oari_board *b = self;
     oari_control *mine = b->control[b->rank];
@@ -239,7 +227,7 @@ static void leave_ranks(oari_board *b, int end)
         atomic_fetch_sub(&b->control[r]->visitors, 1);
 }
 
-static int enter(void *self)
+static int enter_ranks(void *self)
 {
     oari_board *b = self;
 
@@ -253,14 +241,14 @@ static int enter(void *self)
     return 1;
 }
 
-static void leave(void *self)
+static void leave_all_ranks(void *self)
 {
     oari_board *b = self;
 
     leave_ranks(b, b->ranks);
 }
 
-static void check(void *self)
+static void check_ranks(void *self)
 {
     oari_board *b = self;
 
@@ -270,12 +258,12 @@ static void check(void *self)
 }
 
 static const oari_board_ops local_ops = {
-    .place = place,
-    .resolve = resolve,
-    .detach = shut_gate,
-    .enter = enter,
-    .leave = leave,
-    .check = check,
+    .place = place_memory,
+    .resolve = resolve_place,
+    .detach = shut_buffers,
+    .enter = enter_ranks,
+    .leave = leave_all_ranks,
+    .check = check_ranks,
 };
 
 oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
@@ -291,7 +279,7 @@ oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
         board->control[r] = world->control[r];
         board->event[r] = world->event[r] - 1;
     }
-    board->first = (void *)((char *)world->control[0] + world->layout.ballot);
+    board->first = (void *)((char *)world->control[0] + world->layout.first);
     board->wait_fd = board->event[rank];
     world->held[rank] = oari_recorder_retain(recorder);
     world->recorder[rank] = oari_recorder_base(recorder);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mail: messages through rings in shared memory. See mail.h.
+/* mail: messages through queues in shared memory. See mail.h.
  *
- * Only the driver touches this. Scratch words of a transfer: 0 links it, 1 is
- * its number (of an offer, for both sides), 2 what record it becomes or how
- * much of it is copied, 3 the other side's number or where the data is.
+ * Only the driver touches this. Words of an OFFER: where the data is (as in
+ * board.h, or 0), and its address in the sender's memory. Scratch words of a
+ * receive that is being copied: 1 is the offer's number, 2 how much is copied,
+ * 3 the address in the sender's memory, or 0: then 4 is the address here.
  */
 #include "link/shm/mail.h"
 
@@ -11,100 +12,338 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "base/vec.h"
+#include "link/endpoint.h"
 
-enum { PIECE = 1 << 20 /* copied at a time, before looking around again */ };
+enum { COPIED_AT_ONCE = 1 << 20 /* bytes, before anything else is done */ };
 
-enum kind { PUSH = 1, OFFER, TAKEN, WANTED, STREAM };
+typedef struct shm_peer {
+    oari_endpoint with; /* first: the transport is called with it */
+    oari_mail_out out;
+    const _Atomic uint64_t *back; /* credit, as the peer shows it */
+    oar_transfer *sending;        /* its header is shown ... */
+    size_t sent;                  /* ... and so much of its data */
 
-/* Records. PUSH, OFFER: the message's tag and size; number: of the offer, the
- * sender's, or in a STREAM the receiver's. */
-typedef oari_mail_head head;
-enum {
-    PLACE,
-    ADDRESS
-}; /* words of an OFFER: as in board.h, or 0; and in the
-      sender's memory. PLACE of a WANTED: the receiver's
-      number. `shown` of a TAKEN: an oar_status */
-
-typedef struct outbox {
-    oari_row queue;   /* what has to be written */
-    oari_row offered; /* what waits for its receive */
-    head *answer;     /* what has to be written before */
-    size_t answers;
-    int64_t answer_room;
-    oari_mail_out ring;
-    const _Atomic uint64_t *back; /* credit */
-    uint64_t known;               /* of it */
-    int begun;      /* the head of the first transfer is shown ... */
-    size_t sent;    /* ... and so much of its data */
-    uint64_t spent; /* credit */
-    uint64_t number;
-} outbox;
-
-typedef struct inbox {
-    oari_row copying;   /* offers being copied */
-    oari_row streaming; /* offers whose data was asked for */
-    oari_mail_in ring;
-    _Atomic uint64_t *back;
-    int open; /* a record's data is being read */
-    head now;
+    oari_mail_in in;
+    _Atomic uint64_t *shown_back; /* credit, as I show it */
+    oari_transfer_list copying;   /* offers being copied */
+    int reading;                  /* the data of a record */
+    oari_header now;
     size_t got; /* bytes of it */
-    oari_inbound in;
-    oar_transfer *stream; /* its receive, if it is a STREAM */
-} inbox;
+    oari_inbound inbound;
+    oar_transfer *receive; /* of a DATA */
+} shm_peer;
 
 struct oari_mail {
     oari_board *board;
-    oari_match *match;
+    oari_message_link link;
     size_t eager_bytes;
     oar_status aborted;
-    oar_status failed; /* what a call that cannot fail came to */
-    int no_fetch;      /* other processes cannot be read */
-    uint64_t number;
-    oari_taker taker;
-    outbox *out; /* by rank on the board */
-    inbox *in;
+    int no_fetch;   /* other processes cannot be read */
+    shm_peer *peer; /* by rank on the board */
 };
 
-static void take(void *self, const oari_offer *offer, oar_transfer *receive);
-
-static int group_rank(const oari_mail *m, int r)
+static size_t least(size_t a, size_t b)
 {
-    return m->board->member != NULL ? m->board->member[r] : r;
+    return a < b ? a : b;
 }
 
-/* ---- making -------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------- */
 
-static void open_boxes(oari_mail *m, int peer)
+/* The header, with as much data as there is room for. */
+static enum oari_written write_header(oari_endpoint *e, oari_header *h,
+                                      oar_transfer *t)
+{
+    shm_peer *p = (shm_peer *)e;
+    oari_board *b = ((oari_mail *)e->link->self)->board;
+    int has_data = h->kind == OARI_HEADER_EAGER || h->kind == OARI_HEADER_DATA;
+    size_t bytes = has_data ? h->bytes : 0, line = OARI_MAIL_LINE, part;
+    size_t room = oari_mail_room(&p->out, line + least(bytes, line));
+
+    if (room < line)
+        return OARI_WROTE_NOTHING;
+    if (h->kind == OARI_HEADER_OFFER && h->bytes != 0) {
+        h->word[0] = b->ops->place(b->self, t->data, t->bytes);
+        h->word[1] = (uint64_t)(uintptr_t)t->data;
+    }
+    if (bytes <= OARI_MAIL_INLINE) {
+        if (bytes != 0)
+            memcpy(h->word, t->data, bytes);
+        oari_mail_put(&p->out, h, NULL, 0, 1);
+        return OARI_WROTE_ALL;
+    }
+    part = least(bytes, least(room - line, OARI_MAIL_SHARE));
+    h->status = (uint32_t)part;
+    oari_mail_put(&p->out, h, t->data, part, part == bytes);
+    if (part == bytes)
+        return OARI_WROTE_ALL;
+    p->sending = t;
+    p->sent = part;
+    return OARI_WROTE_HEADER;
+}
+
+/* More of the data under way; 0: there is no room. */
+static int write_data(shm_peer *p)
+{
+    oar_transfer *t = p->sending;
+    size_t left = t->bytes - p->sent;
+    size_t room = oari_mail_room(&p->out, least(left, OARI_MAIL_SHARE));
+    size_t part = least(left, least(room, OARI_MAIL_SHARE));
+
+    if (part == 0)
+        return 0;
+    oari_mail_put_data(&p->out, (const unsigned char *)t->data + p->sent, part,
+                       part == left);
+    p->sent += part;
+    if (part == left) {
+        p->sending = NULL;
+        oari_transfer_finish(t, OAR_OK);
+    }
+    return 1;
+}
+
+static void flush(oari_endpoint *e);
+static void fetch(oari_endpoint *e, const oari_offer *offer, oar_transfer *t);
+
+static uint64_t read_credit(const oari_endpoint *e)
+{
+    return atomic_load_explicit(((const shm_peer *)e)->back,
+                                memory_order_relaxed);
+}
+
+static const oari_transport transport = {
+    .write = write_header, .flush = flush, .fetch = fetch, .credit = read_credit
+};
+
+static void flush(oari_endpoint *e)
+{
+    shm_peer *p = (shm_peer *)e;
+    int wrote = 0;
+
+    while (p->sending != NULL ? write_data(p)
+                              : oari_endpoint_write_next(e, &transport))
+        wrote = 1;
+    if (wrote)
+        oari_board_notify(((oari_mail *)e->link->self)->board, e->index);
+}
+
+oar_status oari_mail_send(oari_mail *mail, oar_transfer *transfer, int to)
+{
+    if (mail->aborted != OAR_OK)
+        oari_transfer_finish(transfer, mail->aborted);
+    else
+        oari_endpoint_send(&mail->peer[to].with, &transport, transfer,
+                           mail->eager_bytes);
+    return OAR_OK;
+}
+
+/* ---- copying what was offered -------------------------------------------- */
+
+/* The peer is gone: the receive is finished with the group. */
+static void await_end(shm_peer *p, oar_transfer *t)
+{
+    oari_scratch_set(t, 1, 0); /* no data is for it */
+    oari_transfer_list_push(&p->with.arriving, t);
+}
+
+static void fetch(oari_endpoint *e, const oari_offer *offer, oar_transfer *t)
+{
+    oari_mail *m = e->link->self;
+    oari_board *b = m->board;
+    shm_peer *p = (shm_peer *)e;
+    uint64_t place = offer->word[1];
+    const void *from = b->ops->resolve(b->self, e->index, place, offer->bytes);
+
+    if (place != 0 && from == NULL) {
+        if (oar_last_error()->status != OAR_E_CLOSED)
+            m->link.failed = oar_last_error()->status;
+        await_end(p, t);
+    } else if (from == NULL && (b->ops->fetch == NULL || m->no_fetch))
+        oari_endpoint_accept(e, offer->word[0], t);
+    else {
+        oari_scratch_set(t, 1, offer->word[0]);
+        oari_scratch_set(t, 2, 0);
+        oari_scratch_set(t, 3, from != NULL ? 0 : offer->word[2]);
+        memcpy(&t->scratch[4], &from, sizeof from);
+        oari_transfer_list_push(&p->copying, t); /* by the next progress */
+    }
+}
+
+/* Copies a part. In one process the sender may not give up meanwhile. */
+static oar_status copy_part(oari_mail *m, const shm_peer *p, oar_transfer *t,
+                            size_t done, size_t bytes)
 {
     const oari_board *b = m->board;
+    unsigned char *to = (unsigned char *)t->data + done;
+    uint64_t address = oari_scratch(t, 3);
+
+    if (address != 0)
+        OARI_TRY(
+            b->ops->fetch(b->self, p->with.index, address + done, to, bytes));
+    else {
+        if (b->ops->enter != NULL && !b->ops->enter(b->self))
+            return OAR_E_CLOSED;
+        memcpy(to, (const unsigned char *)t->scratch[4] + done, bytes);
+        if (b->ops->leave != NULL)
+            b->ops->leave(b->self);
+    }
+    /* What was copied counts only if the sender is still in it: it publishes
+     * its fault before it uses the buffer for something else. */
+    atomic_thread_fence(memory_order_acquire); /* after the copying */
+    return oari_bulletin_has(oari_board_bulletin(b, p->with.index),
+                             OARI_FACT_FAULT)
+               ? OAR_E_CLOSED
+               : OAR_OK;
+}
+
+/* Copies on in the first offer that is being copied. */
+static void copy_some(oari_mail *m, shm_peer *p)
+{
+    oar_transfer *t = p->copying.first;
+    uint64_t offer = oari_scratch(t, 1);
+    size_t done = oari_scratch(t, 2), left = t->bytes - done;
+    size_t bytes = least(left, COPIED_AT_ONCE);
+    oar_status status = copy_part(m, p, t, done, bytes);
+
+    if (status == OAR_OK && bytes < left)
+        oari_scratch_set(t, 2, done + bytes);
+    else {
+        oari_transfer_list_remove(&p->copying, NULL, t);
+        if (status == OAR_OK) {
+            oari_header h = { .kind = OARI_HEADER_DONE, .number = offer };
+            oari_endpoint_answer(&p->with, &h);
+            oari_transfer_finish(t, OAR_OK);
+        } else if (status == OAR_E_UNSUPPORTED) {
+            m->no_fetch = 1;
+            oari_endpoint_accept(&p->with, offer, t);
+        } else
+            await_end(p, t);
+    }
+    if (p->copying.first != NULL)
+        oari_board_wake(m->board); /* do not sleep over it */
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+/* Acts on the next header; 0: there is none. */
+static int read_header(oari_mail *m, shm_peer *p, oar_status *status)
+{
+    if (!oari_mail_get(&p->in, &p->now))
+        return 0;
+    p->got = 0;
+    p->reading = 1;
+    p->receive = NULL;
+    if (p->now.kind == OARI_HEADER_EAGER)
+        *status = oari_match_begin(m->link.match, p->with.rank, p->now.tag,
+                                   p->now.bytes, &p->inbound);
+    else if (p->now.kind == OARI_HEADER_DATA &&
+             (p->receive = oari_endpoint_arriving(&p->with, p->now.number, 0,
+                                                  p->now.bytes)) != NULL)
+        p->inbound = (oari_inbound){ .target = p->receive->data };
+    else {
+        p->reading = 0;
+        *status = oari_endpoint_hear(&p->with, &p->now);
+    }
+    return 1;
+}
+
+/* Reads on in the data under way; 0: there is none now. */
+static int read_data(oari_mail *m, shm_peer *p)
+{
+    size_t left = p->now.bytes - p->got, part = left;
+    unsigned char *to = p->inbound.target;
+
+    if (to != NULL)
+        to += p->got;
+    if (p->now.bytes <= OARI_MAIL_INLINE) {
+        if (to != NULL && left != 0)
+            memcpy(to, p->now.word, left);
+    } else {
+        part = oari_mail_ready(&p->in, least(left, OARI_MAIL_SHARE));
+        if (part == 0)
+            return 0;
+        oari_mail_get_data(&p->in, to, part, part == left);
+        if (part < left)
+            oari_mail_tell(&p->in); /* there is room for more */
+    }
+    p->got += part;
+    if (part < left)
+        return 1;
+    p->reading = 0;
+    if (p->receive != NULL)
+        oari_endpoint_arrived(&p->with, p->receive, p->now.bytes);
+    else
+        oari_match_end(m->link.match, &p->inbound);
+    return 1;
+}
+
+static oar_status read_queue(oari_mail *m, shm_peer *p)
+{
+    oar_status status = OAR_OK;
+    int moved = 0;
+
+    while (status == OAR_OK &&
+           (p->reading ? read_data(m, p) : read_header(m, p, &status)))
+        moved = 1;
+    if (moved) {
+        oari_mail_tell(&p->in);
+        oari_board_notify(m->board, p->with.index);
+    }
+    return status;
+}
+
+oar_status oari_mail_progress(oari_mail *mail)
+{
+    if (mail->aborted != OAR_OK)
+        return OAR_OK;
+    for (int r = 0; r < mail->board->ranks; r++) {
+        shm_peer *p = &mail->peer[r];
+        uint64_t back;
+
+        if (r == mail->board->rank)
+            continue;
+        flush(&p->with);
+        OARI_TRY(read_queue(mail, p));
+        if (p->copying.first != NULL)
+            copy_some(mail, p);
+        /* Nobody waits for credit: without it messages are offered. */
+        back = oari_match_received(mail->link.match, p->with.rank);
+        if (atomic_load_explicit(p->shown_back, memory_order_relaxed) != back)
+            atomic_store_explicit(p->shown_back, back, memory_order_relaxed);
+    }
+    return mail->link.failed;
+}
+
+/* ---- making and ending --------------------------------------------------- */
+
+static void open_peer(oari_mail *m, int peer)
+{
+    const oari_board *b = m->board;
+    const oari_control_layout *at = &b->layout;
+    shm_peer *p = &m->peer[peer];
     unsigned char *mine = (unsigned char *)b->control[b->rank];
     unsigned char *theirs = (unsigned char *)b->control[peer];
-    unsigned char *to = mine + b->layout.mail + (size_t)peer * b->layout.ring;
-    unsigned char *from =
-        theirs + b->layout.mail + (size_t)b->rank * b->layout.ring;
+    unsigned char *to = mine + at->mail + (size_t)peer * at->ring;
+    unsigned char *from = theirs + at->mail + (size_t)b->rank * at->ring;
     _Atomic uint64_t *counts =
-        (_Atomic uint64_t *)(mine + b->layout.taken +
-                             (size_t)peer * OARI_LINE_ALIGN);
+        (_Atomic uint64_t *)(mine + at->taken + (size_t)peer * OARI_LINE_ALIGN);
     const _Atomic uint64_t *answers =
-        (const _Atomic uint64_t *)(theirs + b->layout.taken +
+        (const _Atomic uint64_t *)(theirs + at->taken +
                                    (size_t)b->rank * OARI_LINE_ALIGN);
 
-    size_t bytes = b->layout.ring - OARI_MAIL_COUNTER;
-
-    m->out[peer].ring = (oari_mail_out){ .ring = to + OARI_MAIL_COUNTER,
-                                         .bytes = bytes,
-                                         .key = b->control[b->rank]->mail_key,
-                                         .head = (_Atomic uint64_t *)to,
-                                         .taken = answers };
-    m->out[peer].back = answers + 1;
-    m->in[peer].ring = (oari_mail_in){ .ring = from + OARI_MAIL_COUNTER,
-                                       .bytes = bytes,
-                                       .key = b->control[peer]->mail_key,
-                                       .head = (const _Atomic uint64_t *)from,
-                                       .taken = counts };
-    m->in[peer].back = counts + 1;
+    oari_endpoint_init(&p->with, &m->link, peer,
+                       b->member != NULL ? b->member[peer] : peer);
+    p->out = (oari_mail_out){ .ring = to + OARI_MAIL_COUNTER,
+                              .bytes = at->ring - OARI_MAIL_COUNTER,
+                              .key = b->control[b->rank]->mail_key,
+                              .head = (_Atomic uint64_t *)to,
+                              .taken = answers };
+    p->back = answers + 1;
+    p->in = (oari_mail_in){ .ring = from + OARI_MAIL_COUNTER,
+                            .bytes = at->ring - OARI_MAIL_COUNTER,
+                            .key = b->control[peer]->mail_key,
+                            .head = (const _Atomic uint64_t *)from,
+                            .taken = counts };
+    p->shown_back = counts + 1;
 }
 
 oar_status oari_mail_create(oari_board *board, oari_match *match,
@@ -115,17 +354,15 @@ oar_status oari_mail_create(oari_board *board, oari_match *match,
     if (m == NULL)
         return OAR_E_NOMEM;
     m->board = board;
-    m->match = match;
+    m->link = (oari_message_link){ &transport, m, match, OAR_OK };
     m->eager_bytes = eager_bytes;
-    m->taker = (oari_taker){ take, m };
-    m->out = oari_alloc((size_t)board->ranks, sizeof *m->out);
-    m->in = oari_alloc((size_t)board->ranks, sizeof *m->in);
-    if (m->out == NULL || m->in == NULL) {
+    m->peer = oari_alloc((size_t)board->ranks, sizeof *m->peer);
+    if (m->peer == NULL) {
         oari_mail_destroy(m);
         return OAR_E_NOMEM;
     }
     for (int r = 0; r < board->ranks; r++)
-        open_boxes(m, r);
+        open_peer(m, r);
     *mail = m;
     return OAR_OK;
 }
@@ -134,503 +371,31 @@ void oari_mail_destroy(oari_mail *mail)
 {
     if (mail == NULL)
         return;
-    for (int r = 0; mail->out != NULL && r < mail->board->ranks; r++)
-        oari_free(mail->out[r].answer);
-    oari_free(mail->in);
-    oari_free(mail->out);
+    for (int r = 0; mail->peer != NULL && r < mail->board->ranks; r++)
+        oari_endpoint_clear(&mail->peer[r].with);
+    oari_free(mail->peer);
     oari_free(mail);
-}
-
-/* ---- writing ------------------------------------------------------------- */
-
-static oar_status push_answer(outbox *out, const head *h)
-{
-    OARI_TRY(
-        oari_array_reserve(out->answer, out->answers, out->answer_room, 1));
-    out->answer[out->answers++] = *h;
-    return OAR_OK;
-}
-
-static int write_answers(outbox *out)
-{
-    size_t n = 0;
-
-    for (; n < out->answers &&
-           oari_mail_room(&out->ring, sizeof(head)) >= sizeof(head);
-         n++)
-        oari_mail_put(&out->ring, &out->answer[n], NULL, 0, 1);
-    if (n == 0)
-        return 0;
-    out->answers -= n;
-    memmove(out->answer, out->answer + n, out->answers * sizeof(head));
-    return 1;
-}
-
-/* The record that a transfer becomes. */
-static head head_of(oari_mail *m, const oar_transfer *t)
-{
-    oari_board *b = m->board;
-    head h = { .kind = (uint32_t)oari_scratch(t, 2),
-               .bytes = t->bytes,
-               .tag = t->tag,
-               .number = oari_scratch(t, 1) };
-
-    if (h.kind == STREAM)
-        h.number = oari_scratch(t, 3);
-    if (h.kind == OFFER && t->bytes != 0) {
-        h.is.word[PLACE] = b->ops->place(b->self, t->data, t->bytes);
-        h.is.word[ADDRESS] = (uint64_t)(uintptr_t)t->data;
-    }
-    return h;
-}
-
-static size_t data_bytes(const oar_transfer *t)
-{
-    return oari_scratch(t, 2) == OFFER ? 0 : t->bytes;
-}
-
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* The head with as much data as there is room for. */
-static int write_head(oari_mail *m, outbox *out, oar_transfer *t)
-{
-    size_t bytes = data_bytes(t), line = sizeof(head), part;
-    size_t room = oari_mail_room(&out->ring, line + least(bytes, line));
-    head h;
-
-    if (room < line)
-        return 0;
-    h = head_of(m, t);
-    out->begun = 1;
-    if (bytes <= OARI_MAIL_INLINE) {
-        if (bytes != 0)
-            memcpy(h.is.data, t->data, bytes);
-        oari_mail_put(&out->ring, &h, NULL, 0, 1);
-        out->sent = bytes;
-        return 1;
-    }
-    part = least(bytes, least(room - line, OARI_MAIL_SHARE));
-    h.shown = (uint32_t)part;
-    oari_mail_put(&out->ring, &h, t->data, part, part == bytes);
-    out->sent = part;
-    return 1;
-}
-
-/* More of its data. */
-static int write_data(outbox *out, const oar_transfer *t)
-{
-    size_t left = t->bytes - out->sent;
-    size_t room = oari_mail_room(&out->ring, least(left, OARI_MAIL_SHARE));
-    size_t part = least(left, least(room, OARI_MAIL_SHARE));
-
-    if (part == 0)
-        return 0;
-    oari_mail_put_data(&out->ring, (const unsigned char *)t->data + out->sent,
-                       part, part == left);
-    out->sent += part;
-    return 1;
-}
-
-/* A record is written: an offer waits for its answer, the rest is done. */
-static void end_record(outbox *out, oar_transfer *t)
-{
-    oari_row_remove(&out->queue, NULL, t);
-    out->sent = 0;
-    out->begun = 0;
-    if (oari_scratch(t, 2) == OFFER)
-        oari_row_push(&out->offered, t);
-    else
-        oari_transfer_finish(t, OAR_OK);
-}
-
-static void push_out(oari_mail *m, int peer)
-{
-    outbox *out = &m->out[peer];
-    oar_transfer *t;
-    int wrote = 0;
-
-    if (out->answers != 0 && !out->begun)
-        wrote = write_answers(out);
-    while ((t = out->queue.first) != NULL &&
-           (out->begun ? write_data(out, t) : write_head(m, out, t))) {
-        wrote = 1;
-        if (out->sent == data_bytes(t))
-            end_record(out, t);
-    }
-    if (wrote)
-        oari_board_notify(m->board, peer);
-}
-
-/* Asks what was given back only when what is known does not do. */
-static int has_credit(const oari_mail *m, outbox *out, size_t bytes)
-{
-    if (oari_match_may_push(m->match, out->spent, out->known, bytes))
-        return 1;
-    out->known = atomic_load_explicit(out->back, memory_order_relaxed);
-    return oari_match_may_push(m->match, out->spent, out->known, bytes);
-}
-
-static int may_push(const oari_mail *m, outbox *out, const oar_transfer *t)
-{
-    return !t->synchronous && t->bytes <= m->eager_bytes &&
-           has_credit(m, out, t->bytes);
-}
-
-oar_status oari_mail_send(oari_mail *mail, oar_transfer *transfer, int to)
-{
-    outbox *out = &mail->out[to];
-    int push = may_push(mail, out, transfer);
-
-    if (mail->aborted != OAR_OK) {
-        oari_transfer_finish(transfer, mail->aborted);
-        return OAR_OK;
-    }
-    oari_scratch_set(transfer, 2, push ? PUSH : OFFER);
-    oari_scratch_set(transfer, 1, ++out->number);
-    if (push)
-        out->spent += oari_credit_cost(transfer->bytes);
-    oari_row_push(&out->queue, transfer);
-    push_out(mail, to);
-    return OAR_OK;
-}
-
-/* ---- taking what was offered --------------------------------------------- */
-
-static void answer(oari_mail *m, int peer, const head *h)
-{
-    oar_status status = push_answer(&m->out[peer], h);
-
-    if (status != OAR_OK)
-        m->failed = status;
-    else
-        push_out(m, peer);
-}
-
-static void say_taken(oari_mail *m, int peer, uint64_t number,
-                      oar_status status)
-{
-    head h = { .kind = TAKEN, .shown = (uint32_t)status, .number = number };
-
-    answer(m, peer, &h);
-}
-
-/* The data has to come through the ring. */
-static void ask_for(oari_mail *m, int peer, oar_transfer *t, uint64_t number)
-{
-    head h = { .kind = WANTED, .number = number };
-
-    h.is.word[PLACE] = ++m->number;
-    oari_scratch_set(t, 1, m->number);
-    oari_row_push(&m->in[peer].streaming, t);
-    answer(m, peer, &h);
-}
-
-/* word: the offer's number, place and address. */
-static void start_copy(oari_mail *m, int peer, const oari_offer *offer,
-                       oar_transfer *t)
-{
-    oari_board *b = m->board;
-    const void *from =
-        b->ops->resolve(b->self, peer, offer->word[1], offer->bytes);
-
-    if (offer->word[1] != 0 && from == NULL) {
-        if (oar_last_error()->status != OAR_E_CLOSED)
-            m->failed = oar_last_error()->status;
-        oari_scratch_set(t, 1, 0); /* ended when the group is */
-        oari_row_push(&m->in[peer].streaming, t);
-        return;
-    }
-    if (from == NULL && (b->ops->fetch == NULL || m->no_fetch)) {
-        ask_for(m, peer, t, offer->word[0]);
-        return;
-    }
-    oari_scratch_set(t, 1, offer->word[0]);
-    oari_scratch_set(t, 2, 0);
-    oari_scratch_set(t, 3, from != NULL ? 0 : offer->word[2]);
-    memcpy(&t->scratch[4], &from, sizeof from);
-    oari_row_push(&m->in[peer].copying, t); /* by the next progress */
-}
-
-static void take(void *self, const oari_offer *offer, oar_transfer *receive)
-{
-    oari_mail *m = self;
-    int peer = oari_board_rank(m->board, offer->source);
-
-    if (receive == NULL)
-        say_taken(m, peer, offer->word[0], OAR_E_SIZE);
-    else if (offer->bytes != 0)
-        start_copy(m, peer, offer, receive);
-    else {
-        oari_transfer_finish(receive, OAR_OK);
-        say_taken(m, peer, offer->word[0], OAR_OK);
-    }
-}
-
-/* Out of a segment. In one process the sender may not give up meanwhile. */
-static oar_status copy_mapped(oari_mail *m, void *to, const void *from,
-                              size_t bytes)
-{
-    const oari_board_ops *ops = m->board->ops;
-
-    if (ops->enter != NULL && !ops->enter(m->board->self))
-        return OAR_E_CLOSED;
-    memcpy(to, from, bytes);
-    if (ops->leave != NULL)
-        ops->leave(m->board->self);
-    return OAR_OK;
-}
-
-static oar_status copy_piece(oari_mail *m, int peer, oar_transfer *t,
-                             size_t done, size_t bytes)
-{
-    const oari_board *b = m->board;
-    unsigned char *to = (unsigned char *)t->data + done;
-    uint64_t address = oari_scratch(t, 3);
-
-    if (address == 0)
-        return copy_mapped(m, to, (const unsigned char *)t->scratch[4] + done,
-                           bytes);
-    return b->ops->fetch(b->self, peer, address + done, to, bytes);
-}
-
-/* What was copied counts only if the sender is still in it: it publishes its
- * fault before it uses the buffer for something else. */
-static int stayed(const oari_mail *m, int peer)
-{
-    const oari_control *c = m->board->control[peer];
-
-    atomic_thread_fence(memory_order_acquire); /* after the copying */
-    return atomic_load_explicit(&c->fault, memory_order_acquire) ==
-           OARI_FAULT_NONE;
-}
-
-/* A copy that cannot go on: through the ring, or, when the peer is gone, not at
- * all: whoever watches over the peers ends the operation. */
-static void give_up_copy(oari_mail *m, int peer, oar_transfer *t,
-                         oar_status status)
-{
-    oari_row_remove(&m->in[peer].copying, NULL, t);
-    if (status == OAR_E_UNSUPPORTED) {
-        m->no_fetch = 1;
-        ask_for(m, peer, t, oari_scratch(t, 1));
-    } else {
-        oari_scratch_set(t, 1, 0); /* no number: it is never streamed */
-        oari_row_push(&m->in[peer].streaming, t);
-    }
-}
-
-/* Copies on in the first offer that is being copied. */
-static void copy_some(oari_mail *m, int peer)
-{
-    oar_transfer *t = m->in[peer].copying.first;
-    size_t done = oari_scratch(t, 2), left = t->bytes - done;
-    size_t bytes = left < PIECE ? left : PIECE;
-    oar_status status = copy_piece(m, peer, t, done, bytes);
-
-    if (status == OAR_OK && !stayed(m, peer))
-        status = OAR_E_CLOSED;
-    if (status != OAR_OK)
-        give_up_copy(m, peer, t, status);
-    else if (bytes < left)
-        oari_scratch_set(t, 2, done + bytes);
-    else {
-        oari_row_remove(&m->in[peer].copying, NULL, t);
-        say_taken(m, peer, oari_scratch(t, 1), OAR_OK);
-        oari_transfer_finish(t, OAR_OK);
-    }
-    if (m->in[peer].copying.first != NULL)
-        oari_board_wake(m->board); /* do not sleep over it */
-}
-
-/* ---- reading ------------------------------------------------------------- */
-
-static oar_status bad_record(const oari_mail *m, int peer, const head *h)
-{
-    return oari_fail(OAR_E_DATA, "rank %d sent a record %u out of place",
-                     group_rank(m, peer), h->kind);
-}
-
-static oar_status read_offer(oari_mail *m, int peer, const head *h)
-{
-    oari_offer offer = { .source = group_rank(m, peer),
-                         .tag = h->tag,
-                         .bytes = h->bytes,
-                         .word = { h->number, h->is.word[PLACE],
-                                   h->is.word[ADDRESS] } };
-
-    return oari_match_offer(m->match, &offer, &m->taker);
-}
-
-static oar_status read_answer(oari_mail *m, int peer, const head *h)
-{
-    outbox *out = &m->out[peer];
-    oar_transfer *t = oari_row_take(&out->offered, h->number);
-
-    if (t == NULL)
-        return bad_record(m, peer, h);
-    if (h->kind == TAKEN) {
-        oari_transfer_finish(t, (oar_status)h->shown);
-        return OAR_OK;
-    }
-    oari_scratch_set(t, 2, STREAM);
-    oari_scratch_set(t, 3, h->is.word[PLACE]);
-    oari_row_push(&out->queue, t);
-    push_out(m, peer);
-    return OAR_OK;
-}
-
-static oar_status begin_stream(oari_mail *m, int peer)
-{
-    inbox *in = &m->in[peer];
-
-    in->stream = oari_row_take(&in->streaming, in->now.number);
-    if (in->stream == NULL || in->stream->bytes != in->now.bytes ||
-        in->now.number == 0)
-        return bad_record(m, peer, &in->now);
-    in->in =
-        (oari_inbound){ .target = in->stream->data, .bytes = in->now.bytes };
-    return OAR_OK;
-}
-
-/* Acts on a head; a record with data is open from now on. */
-static oar_status begin_record(oari_mail *m, int peer)
-{
-    inbox *in = &m->in[peer];
-
-    in->got = 0;
-    in->open = in->now.kind == PUSH || in->now.kind == STREAM;
-    in->stream = NULL;
-    switch (in->now.kind) {
-    case PUSH:
-        return oari_match_begin(m->match, group_rank(m, peer), in->now.tag,
-                                in->now.bytes, &in->in);
-    case OFFER: return read_offer(m, peer, &in->now);
-    case TAKEN:
-    case WANTED: return read_answer(m, peer, &in->now);
-    case STREAM: return begin_stream(m, peer);
-    default: return bad_record(m, peer, &in->now);
-    }
-}
-
-/* 0: there is none. */
-static int read_head(oari_mail *m, int peer, oar_status *status)
-{
-    inbox *in = &m->in[peer];
-
-    if (!oari_mail_get(&in->ring, &in->now))
-        return 0;
-    *status = begin_record(m, peer);
-    return 1;
-}
-
-static void end_data(oari_mail *m, inbox *in)
-{
-    in->open = 0;
-    if (in->stream != NULL)
-        oari_transfer_finish(in->stream, OAR_OK);
-    else
-        oari_match_end(m->match, &in->in);
-    in->stream = NULL;
-}
-
-/* Reads on in the open record; whether it moved. */
-static int read_some(oari_mail *m, inbox *in)
-{
-    size_t left = in->now.bytes - in->got, part;
-    unsigned char *to = in->in.target != NULL ? in->in.target + in->got : NULL;
-
-    if (in->now.bytes <= OARI_MAIL_INLINE) {
-        if (to != NULL && left != 0)
-            memcpy(to, in->now.is.data, left);
-        end_data(m, in);
-        return 1;
-    }
-    part = oari_mail_ready(&in->ring, least(left, OARI_MAIL_SHARE));
-    if (part == 0)
-        return 0;
-    oari_mail_get_data(&in->ring, to, part, part == left);
-    if (part < left)
-        oari_mail_tell(&in->ring); /* there is room for more */
-    in->got += part;
-    if (part == left)
-        end_data(m, in);
-    return 1;
-}
-
-static oar_status pull_in(oari_mail *m, int peer)
-{
-    inbox *in = &m->in[peer];
-    oar_status status = OAR_OK;
-    int moved = 0;
-
-    while (status == OAR_OK &&
-           (in->open ? read_some(m, in) : read_head(m, peer, &status)))
-        moved = 1;
-    if (moved) {
-        oari_mail_tell(&in->ring);
-        oari_board_notify(m->board, peer);
-    }
-    return status;
-}
-
-/* Nobody waits for credit: without it messages are offered. */
-static void give_credit(oari_mail *m, int peer)
-{
-    uint64_t back = oari_match_received(m->match, group_rank(m, peer));
-    _Atomic uint64_t *shown = m->in[peer].back;
-
-    if (atomic_load_explicit(shown, memory_order_relaxed) != back)
-        atomic_store_explicit(shown, back, memory_order_relaxed);
-}
-
-oar_status oari_mail_progress(oari_mail *mail)
-{
-    if (mail->aborted != OAR_OK)
-        return OAR_OK;
-    for (int r = 0; r < mail->board->ranks; r++) {
-        if (r == mail->board->rank)
-            continue;
-        push_out(mail, r);
-        OARI_TRY(pull_in(mail, r));
-        if (mail->in[r].copying.first != NULL)
-            copy_some(mail, r);
-        give_credit(mail, r);
-    }
-    return mail->failed;
-}
-
-/* ---- the end ------------------------------------------------------------- */
-
-/* Peers that are threads may be reading what was offered: they are waited for
- * before the buffers are the user's again. */
-static void withdraw(oari_mail *m, const outbox *out)
-{
-    const oari_board *b = m->board;
-
-    if (out->offered.first != NULL)
-        b->ops->detach(b->self, out->offered.first->data, 0);
 }
 
 void oari_mail_abort(oari_mail *mail, oar_status why)
 {
+    const oari_board *b = mail->board;
+
     if (mail->aborted != OAR_OK)
         return;
     mail->aborted = why;
-    for (int r = 0; r < mail->board->ranks; r++) {
-        inbox *in = &mail->in[r];
-        outbox *out = &mail->out[r];
-        withdraw(mail, out);
-        oari_row_finish(&out->queue, why);
-        oari_row_finish(&out->offered, why);
-        oari_row_finish(&in->copying, why);
-        oari_row_finish(&in->streaming, why);
-        if (in->stream != NULL)
-            oari_transfer_finish(in->stream, why);
-        oari_match_drop(&in->in, why);
-        in->stream = NULL;
-        in->open = 0;
+    for (int r = 0; r < b->ranks; r++) {
+        shm_peer *p = &mail->peer[r];
+        /* Peers that are threads may be reading what was offered: they are
+         * waited for before the buffers are the user's again. */
+        if (p->with.offered.first != NULL)
+            b->ops->detach(b->self, p->with.offered.first->data, 0);
+        if (p->sending != NULL)
+            oari_transfer_finish(p->sending, why);
+        oari_endpoint_end(&p->with, why);
+        oari_transfer_list_finish(&p->copying, why);
+        oari_match_drop(&p->inbound, why);
+        p->sending = NULL;
+        p->reading = 0;
     }
 }

@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link/shm/mail.h: messages between ranks of a board.
+/* link/shm/mail.h: messages between ranks of a board: the protocol of
+ * link/endpoint.h over queues in shared memory.
  *
- * For every ordered pair there is a ring of bytes in the sender's control
- * block; the receiver keeps, in its own, how many bytes it has taken and what
- * credit it has given back (match.h). What is in a ring: mail_ring.h.
- *
- *   PUSH    a message with its data, up to eager_bytes and the credit
- *   OFFER   a message's envelope, and where its data is
- *   TAKEN   the answer: it was copied, or refused because of its size
- *   WANTED  the answer: its data cannot be reached, send it
- *   STREAM  the data of a message that was wanted
+ * For every ordered pair there is a queue in the sender's control block
+ * (mail_ring.h); the receiver keeps, in its own, how many bytes it has taken
+ * and what credit it has given back.
  *
  * The data of an offer is copied by the receiver, straight from the sender's
  * buffer: out of a segment both map, or by a system call that reads another
- * process (board->ops->fetch). The receiver never writes into the sender's
- * memory. What it copied counts only if the sender had not given up by then.
+ * process (board->ops->fetch); then the answer is DONE. Only if neither can be
+ * done is the offer accepted and its data sent through the queue. The receiver
+ * never writes into the sender's memory. What it copied counts only if the
+ * sender had not given up by then.
  */
 #ifndef OARI_LINK_SHM_MAIL_H
 #define OARI_LINK_SHM_MAIL_H

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-_Static_assert(sizeof(oari_mail_head) == OARI_MAIL_LINE, "one cache line");
+_Static_assert(sizeof(uint64_t) + sizeof(oari_header) == OARI_MAIL_LINE,
+               "one cache line");
 
 static uint64_t stamp_of(uint64_t key, uint64_t at)
 {
@@ -40,50 +41,43 @@ static void copy_out(const oari_mail_out *out, uint64_t at, const void *from,
         memcpy(out->ring, (const unsigned char *)from + part, bytes - part);
 }
 
-static void show(oari_mail_out *out, size_t bytes, int last)
-{
-    out->at += last ? round_up(bytes) : bytes;
-    atomic_store_explicit(out->head, out->at, memory_order_seq_cst);
-}
-
-void oari_mail_put(oari_mail_out *out, oari_mail_head *record, const void *data,
+void oari_mail_put(oari_mail_out *out, const oari_header *h, const void *data,
                    size_t bytes, int last)
 {
     uint64_t at = out->at;
     unsigned char *line = out->ring + (at & (out->bytes - 1));
-    size_t stamp = sizeof record->stamp;
 
     if (bytes != 0)
-        copy_out(out, at + sizeof *record, data, bytes);
-    memcpy(line + stamp, (unsigned char *)record + stamp,
-           sizeof *record - stamp);
+        copy_out(out, at + OARI_MAIL_LINE, data, bytes);
+    memcpy(line + sizeof(uint64_t), h, sizeof *h);
     atomic_store_explicit((_Atomic uint64_t *)line, stamp_of(out->key, at),
                           memory_order_release);
-    show(out, sizeof *record + bytes, last);
+    out->at += OARI_MAIL_LINE + (last ? round_up(bytes) : bytes);
+    atomic_store_explicit(out->head, out->at, memory_order_seq_cst);
 }
 
 void oari_mail_put_data(oari_mail_out *out, const void *data, size_t bytes,
                         int last)
 {
     copy_out(out, out->at, data, bytes);
-    show(out, bytes, last);
+    out->at += last ? round_up(bytes) : bytes;
+    atomic_store_explicit(out->head, out->at, memory_order_seq_cst);
 }
 
 /* ---- in ------------------------------------------------------------------ */
 
-int oari_mail_get(oari_mail_in *in, oari_mail_head *record)
+int oari_mail_get(oari_mail_in *in, oari_header *h)
 {
     const unsigned char *line = in->ring + (in->at & (in->bytes - 1));
 
     if (atomic_load_explicit((const _Atomic uint64_t *)line,
                              memory_order_acquire) != stamp_of(in->key, in->at))
         return 0;
-    memcpy(&record->kind, line + sizeof record->stamp,
-           sizeof *record - sizeof record->stamp);
-    in->at += sizeof *record;
+    memcpy(h, line + sizeof(uint64_t), sizeof *h);
+    in->at += OARI_MAIL_LINE;
     in->shown = in->at;
-    if (record->bytes > OARI_MAIL_INLINE && record->shown <= OARI_MAIL_SHARE)
-        in->shown += record->shown;
+    if (h->bytes > OARI_MAIL_INLINE && h->status <= OARI_MAIL_SHARE)
+        in->shown += h->status;
     return 1;
 }
 
@@ -100,21 +94,16 @@ size_t oari_mail_ready(oari_mail_in *in, size_t wanted)
     return in->shown - in->at < wanted ? (size_t)(in->shown - in->at) : wanted;
 }
 
-static void copy_in(const oari_mail_in *in, void *to, size_t bytes)
+void oari_mail_get_data(oari_mail_in *in, void *to, size_t bytes, int last)
 {
     size_t first = in->at & (in->bytes - 1), part = in->bytes - first;
 
     if (part > bytes)
         part = bytes;
-    memcpy(to, in->ring + first, part);
-    if (bytes > part)
-        memcpy((unsigned char *)to + part, in->ring, bytes - part);
-}
-
-void oari_mail_get_data(oari_mail_in *in, void *to, size_t bytes, int last)
-{
     if (to != NULL)
-        copy_in(in, to, bytes);
+        memcpy(to, in->ring + first, part);
+    if (to != NULL && bytes > part)
+        memcpy((unsigned char *)to + part, in->ring, bytes - part);
     in->at += last ? round_up(bytes) : bytes;
 }
 

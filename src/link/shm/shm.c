@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shm: links between processes of a host, from the first to the last: each
- * rank's control block is a memfd that the others map read-only, and its
- * segments are mapped as they come into use. */
+/* shm: links between processes of a host. Each rank's control page is a memfd
+ * that the others map to read; its segments are mapped when they are first
+ * used. */
 #include "link/shm/shm.h"
 
 #include <unistd.h>
@@ -20,25 +20,13 @@ oar_status shm_links_open(shm_links *n, const oari_open *with, int one_host,
     b->wait_fd = -1;
     b->ops = &shm_board_ops;
     b->self = n;
-    OARI_TRY(shm_meet(n, with, one_host, prefix));
+    OARI_TRY(shm_find_peers(n, with, one_host, prefix));
     OARI_TRY(oari_board_ready(b, with->spin_us));
     return oari_boarded_open(&n->base, with->env.rank, with->env.ranks,
                              with->eager_bytes);
 }
 
 /* ---- leaving ------------------------------------------------------------- */
-
-static void say_goodbye(shm_links *n)
-{
-    oari_board *b = &n->base.board;
-
-    if (b->control == NULL || b->control[b->rank] == NULL)
-        return;
-    atomic_store(&b->control[b->rank]->closed, 1);
-    for (int r = 0; r < b->ranks; r++)
-        if (r != b->rank && b->control[r] != NULL)
-            oari_board_notify(b, r);
-}
 
 static void drop_peer(shm_links *n, int rank)
 {
@@ -57,7 +45,7 @@ static void drop_peer(shm_links *n, int rank)
     if (rank == b->rank)
         return;
     if (rank == 0)
-        oari_segment_unmap(b->first, b->layout.bytes - b->layout.ballot);
+        oari_segment_unmap(b->first, b->layout.bytes - b->layout.first);
     if (b->recorder != NULL)
         oari_recorder_unmap(b->recorder[rank]);
     if (b->event != NULL)
@@ -69,8 +57,13 @@ void shm_links_close(shm_links *n)
     oari_board *b = &n->base.board;
 
     oari_boarded_close(&n->base);
-    say_goodbye(n);
-    shm_close_door(n);
+    if (b->control != NULL && b->control[b->rank] != NULL) {
+        atomic_store(&b->control[b->rank]->closed, 1);
+        for (int r = 0; r < b->ranks; r++)
+            if (r != b->rank && b->control[r] != NULL)
+                oari_board_notify(b, r);
+    }
+    shm_close_listener(n);
     for (int r = 0; n->peer != NULL && r < b->ranks; r++)
         drop_peer(n, r);
     oari_fork_close(n->control_fd);

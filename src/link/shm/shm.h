@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link/shm/shm.h: links between the ranks of a host, which are processes: what
- * one of them holds of the others. */
+/* link/shm/shm.h: links between processes of a host: what one rank holds of the
+ * others. */
 #ifndef OARI_LINK_SHM_SHM_H
 #define OARI_LINK_SHM_SHM_H
 
@@ -16,7 +16,7 @@ typedef struct mapped {
 
 typedef struct shm_peer {
     int socket;  /* only that peer holds the other end */
-    int calling; /* the same before it has answered */
+    int calling; /* the same while its answer has not been read */
     int pidfd;
     int64_t pid;     /* as this process sees it */
     mapped *segment; /* by number */
@@ -33,31 +33,31 @@ typedef struct shm_links {
     int hosts;
     int *member;  /* of the board; NULL: all on one host */
     int listener; /* while the group is made */
-    int *guest;   /* then: sockets of those that have not said who they are */
-    int guests;
+    int *pending; /* and sockets whose handshake has not been read */
+    int pendings;
 } shm_links;
 
-/* Finds the ranks of the group through the store, makes a board of those on
- * this host, and its mail. one_host: there must be no other. prefix gets the
- * beginning of the group's keys. */
+/* Finds the ranks of the group through the store, and makes a board of those on
+ * this host, with its queues. one_host: there must be no other host. prefix
+ * gets the beginning of the group's keys. */
 oar_status shm_links_open(shm_links *links, const oari_open *with, int one_host,
                           char prefix[OAR_STORE_KEY_MAX]);
 
-/* Copes with links that are half made. */
+/* Also closes links that are half made. */
 void shm_links_close(shm_links *links);
 
-/* ---- meet.c -------------------------------------------------------------- */
+/* ---- shm_rendezvous.c, handshake.c --------------------------------------- */
 
 /* Finds the peers and exchanges descriptors with those on this host. */
-oar_status shm_meet(shm_links *links, const oari_open *with, int one_host,
-                    char prefix[OAR_STORE_KEY_MAX]);
+oar_status shm_find_peers(shm_links *links, const oari_open *with, int one_host,
+                          char prefix[OAR_STORE_KEY_MAX]);
 
-/* Closes what only served to meet. */
-void shm_close_door(shm_links *links);
+/* Closes the listener and the connections whose handshake has not been read. */
+void shm_close_listener(shm_links *links);
 
-/* ---- reach.c ------------------------------------------------------------- */
+/* ---- segment_map.c ------------------------------------------------------- */
 
-/* Segments of mine and theirs. */
+/* How the ranks reach each other's segments. */
 extern const oari_board_ops shm_board_ops;
 
 #endif

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_fault: one record for all. Whoever breaks tells its peers; whoever hears
- * of it tells its own. A rank that waits for another is connected to it, so
- * along such pairs everyone that waits in vain hears of it. The rank that saw
- * the fault first tells those, too, to whom it has no connection yet.
+/* tcp_fault: how all ranks get the same fault. A rank that fails tells its
+ * peers, and a rank that hears of a fault tells its own. A rank that waits for
+ * another is connected to it, so along such pairs every rank that waits for
+ * nothing hears of it. The rank that saw the fault first also tells those to
+ * which it has no connection yet.
  *
  * Several ranks may see faults before they hear of each other's. Of those that
- * a rank knows one counts (oari_fault_before), and it says which: to its peers,
- * and always to the rank that saw that one. When all that live have said the
- * same to that rank, nobody can come with another any more; it ends, and says
- * so to all, which settles it for them, too. Whoever runs out of patience ends
- * with what it knows, and says so: what somebody has ended with comes before
- * anything else.
+ * a rank knows one counts (oari_fault_before), and it shows that one
+ * (OARI_FACT_FAULT) to its peers, and always to the rank that saw it. When all
+ * ranks that live have shown the same to that rank, none can show another any
+ * more; it ends, and shows that to all (OARI_FACT_FINAL_FAULT), which settles it
+ * for them, too. A rank whose time is up ends with the fault that it knows, and
+ * shows that: a fault that a rank has ended with counts before all others.
  *
  * A socket on which data was cut off in the middle cannot carry anything more;
  * the peer is told over another, made for that. The time for all of it is
  * bounded.
  */
+#include <string.h>
 #include <sys/epoll.h>
 
 #include "base/clock.h"
@@ -25,181 +27,116 @@ enum { TELL_MS = 200 };
 
 void tcp_publish(tcp_mesh *m, const oari_fault *fault)
 {
-    int none = OARI_FAULT_NONE;
-
-    if (!atomic_compare_exchange_strong(&m->mine, &none, OARI_FAULT_WRITING))
-        return;
-    m->my_fault = *fault;
-    atomic_store_explicit(&m->mine, OARI_FAULT_READY, memory_order_release);
-    tcp_wake(m);
-}
-
-/* ---- what counts --------------------------------------------------------- */
-
-/* What peers have told, the one that counts, from 1; 0: nothing. */
-static int heard_best(const tcp_mesh *m)
-{
-    return atomic_load_explicit(&m->heard, memory_order_acquire);
-}
-
-int tcp_settled(const tcp_mesh *m)
-{
-    int heard = heard_best(m);
-
-    return heard != 0 && m->settled[heard - 1];
-}
-
-static int is_concluded(const tcp_mesh *m)
-{
-    return atomic_load_explicit(&m->concluded, memory_order_acquire) ==
-           OARI_FAULT_READY;
+    if (oari_bulletin_write_fault(&m->mine, OARI_FACT_FAULT, fault))
+        tcp_wake(m);
 }
 
 void tcp_conclude(tcp_mesh *m, const oari_fault *fault)
 {
-    m->last_word = *fault;
-    atomic_store_explicit(&m->concluded, OARI_FAULT_READY,
-                          memory_order_release);
+    oari_bulletin_write_fault(&m->mine, OARI_FACT_FINAL_FAULT, fault);
     tcp_wake(m);
 }
 
-const oari_fault *tcp_published(const tcp_mesh *m)
-{
-    int heard = heard_best(m);
-    int mine = atomic_load_explicit(&m->mine, memory_order_acquire) ==
-               OARI_FAULT_READY;
-    const oari_fault *theirs = heard != 0 ? &m->their_fault[heard - 1] : NULL;
+/* ---- which fault counts -------------------------------------------------- */
 
-    if (is_concluded(m))
-        return &m->last_word;
-    if (!mine || (theirs != NULL && (m->settled[heard - 1] ||
-                                     oari_fault_before(theirs, &m->my_fault))))
-        return theirs;
-    return &m->my_fault;
+int tcp_settled(const tcp_mesh *m)
+{
+    return oari_bulletin_has(&m->heard, OARI_FACT_FINAL_FAULT);
 }
 
-/* A number for a record, never 0. */
-static uint64_t name_of(const unsigned char raw[OARI_FAULT_BYTES])
+int tcp_published(const tcp_mesh *m, oari_fault *fault)
 {
-    return (UINT64_C(1) << 32) | oari_crc32c(raw, OARI_FAULT_BYTES);
+    oari_fault theirs;
+
+    if (oari_bulletin_read_fault(&m->mine, OARI_FACT_FINAL_FAULT, fault) ||
+        oari_bulletin_read_fault(&m->heard, OARI_FACT_FINAL_FAULT, fault))
+        return 1;
+    if (!oari_bulletin_read_fault(&m->heard, OARI_FACT_FAULT, &theirs))
+        return oari_bulletin_read_fault(&m->mine, OARI_FACT_FAULT, fault);
+    if (!oari_bulletin_read_fault(&m->mine, OARI_FACT_FAULT, fault) ||
+        oari_fault_before(&theirs, fault))
+        *fault = theirs;
+    return 1;
 }
 
-/* ---- hearing ------------------------------------------------------------- */
-
-static int counts_more(const tcp_mesh *m, const oari_fault *e, int settled)
-{
-    int best = heard_best(m);
-
-    if (best == 0 || settled != m->settled[best - 1])
-        return best == 0 || settled;
-    return oari_fault_before(e, &m->their_fault[best - 1]);
-}
-
-/* Only the driver hears, and what has been heard never changes: no race. */
-void tcp_hear(tcp_mesh *m, tcp_conn *c)
-{
-    oari_fault *next = &m->their_fault[m->hearsay];
-    int settled;
-
-    if (c->slot < 0 && tcp_unseal(m, c, c->small, OARI_FAULT_BYTES) != OAR_OK) {
-        tcp_lose(m, c);
-        return;
-    }
-    settled = (c->small[3] & OARI_FAULT_SETTLED) != 0;
-    c->small[3] &= (unsigned char)~OARI_FAULT_SETTLED;
-    m->peer[c->peer].says = name_of(c->small);
-    if (m->hearsay == TCP_FAULTS)
-        return;
-    oari_fault_read(c->small, next);
-    if (!counts_more(m, next, settled))
-        return;
-    m->settled[m->hearsay] = (unsigned char)settled;
-    atomic_store_explicit(&m->heard, ++m->hearsay, memory_order_release);
-}
-
-/* Who is to blame does not have a say. */
-static int has_a_say(const tcp_mesh *m, int peer, const oari_fault *best)
+/* Returns whether a peer says the same, or has no say: because it is gone, or
+ * because the fault names it as the cause. */
+static int says_the_same(const tcp_mesh *m, int peer, const oari_fault *best,
+                         const unsigned char raw[OARI_FAULT_BYTES])
 {
     const tcp_peer *p = &m->peer[peer];
+    unsigned char theirs[OARI_FAULT_BYTES];
 
-    return peer != m->rank && !p->gone && p->address[0] != 0 &&
-           !(peer == best->error.peer && oari_fault_sure(best));
+    if (peer == m->rank || p->gone || p->address[0] == 0 ||
+        (peer == best->error.peer && oari_fault_sure(best)))
+        return 1;
+    return p->bulletin != NULL &&
+           (oari_bulletin_read(p->bulletin, OARI_FACT_FINAL_FAULT, theirs) ||
+            oari_bulletin_read(p->bulletin, OARI_FACT_FAULT, theirs)) &&
+           memcmp(theirs, raw, sizeof theirs) == 0;
 }
 
 void tcp_compare(tcp_mesh *m)
 {
-    const oari_fault *best = tcp_published(m);
     unsigned char raw[OARI_FAULT_BYTES];
-    int all = best != NULL;
+    oari_fault best;
+    int all = tcp_published(m, &best);
 
-    if (best != NULL)
-        oari_fault_write(best, raw);
+    if (all)
+        oari_fault_write(&best, raw);
     for (int r = 0; all && r < m->ranks; r++)
-        all = !has_a_say(m, r, best) || m->peer[r].says == name_of(raw);
+        all = says_the_same(m, r, &best, raw);
     atomic_store(&m->unanimous, all);
 }
 
 /* ---- telling ------------------------------------------------------------- */
 
-/* What there is to say, as it travels; its name, another if it is final. */
-static uint64_t make_word(const tcp_mesh *m, unsigned char *raw)
+/* Encodes the fault that this rank has to show, and returns as which fact. */
+static oari_fact encode_fault(const tcp_mesh *m,
+                              unsigned char raw[OARI_FAULT_BYTES])
 {
-    uint64_t name;
+    oari_fault fault;
 
-    oari_fault_write(tcp_published(m), raw);
-    name = name_of(raw);
-    if (!is_concluded(m))
-        return name;
-    raw[3] |= OARI_FAULT_SETTLED;
-    return name | (UINT64_C(1) << 33);
+    if (tcp_published(m, &fault))
+        oari_fault_write(&fault, raw);
+    return oari_bulletin_has(&m->mine, OARI_FACT_FINAL_FAULT)
+               ? OARI_FACT_FINAL_FAULT
+               : OARI_FACT_FAULT;
 }
 
 static int put_fault(tcp_mesh *m, tcp_conn *c)
 {
-    oari_frame frame = { .kind = OARI_FRAME_FAULT, .bytes = OARI_FAULT_BYTES };
-    unsigned char raw[TCP_SEALED];
+    unsigned char raw[OARI_FAULT_BYTES];
+    oari_fact fact = encode_fault(m, raw);
 
-    make_word(m, raw);
-    if (c->slot < 0) {
-        frame.bytes = TCP_SEALED;
-        if (tcp_seal(m, c, raw, OARI_FAULT_BYTES) != OAR_OK)
-            return 0;
-    }
-    if (!tcp_put(m, c, frame, raw)) {
-        tcp_flush(m, c);
-        if (!tcp_put(m, c, frame, raw))
-            return 0;
-    }
-    tcp_flush(m, c);
-    return 1;
+    return tcp_put_fact(m, c, fact, raw);
 }
 
 void tcp_tell_late(tcp_mesh *m, tcp_conn *c)
 {
     tcp_say_hello(m, c);
-    if (atomic_load_explicit(&m->mine, memory_order_acquire) ==
-        OARI_FAULT_READY)
+    if (oari_bulletin_has(&m->mine, OARI_FACT_FAULT))
         put_fault(m, c);
-    c->slot = TCP_FAULT_SLOT; /* for nothing else */
+    c->slot = TCP_BULLETIN_SLOT; /* for nothing else */
 }
 
-static int can_carry(const tcp_conn *c)
-{
-    return c != NULL && c->state != TCP_CONNECTING;
-}
-
-/* A call made for a fault or a note before. */
+/* A call made for facts before. */
 static tcp_conn *my_call(const tcp_mesh *m, int peer)
 {
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-        if (c->peer == peer && c->slot == TCP_FAULT_SLOT &&
+        if (c->peer == peer && c->slot == TCP_BULLETIN_SLOT &&
             (c->state == TCP_CALLING || c->state == TCP_CONNECTING))
             return c;
     return NULL;
 }
 
-/* How many calls have to be made for it: none or one. */
-static int tell_peer(tcp_mesh *m, int peer, int strangers_too)
+static int try_fault(tcp_mesh *m, tcp_conn *c)
+{
+    return c != NULL && c->state != TCP_CONNECTING && put_fault(m, c);
+}
+
+/* Returns how many calls have to be made for it: none or one. */
+static int tell_peer(tcp_mesh *m, int peer, int unconnected_too)
 {
     tcp_peer *p = &m->peer[peer];
     tcp_conn *call = my_call(m, peer);
@@ -207,89 +144,75 @@ static int tell_peer(tcp_mesh *m, int peer, int strangers_too)
 
     if (peer == m->rank || p->gone || p->address[0] == 0)
         return 0;
-    if (can_carry(p->conn[0]) && put_fault(m, p->conn[0]))
+    if (try_fault(m, p->conn[0]) || try_fault(m, p->theirs) ||
+        try_fault(m, call))
         return 0;
-    if (can_carry(p->theirs) && put_fault(m, p->theirs))
-        return 0;
-    if (can_carry(call) && put_fault(m, call))
-        return 0;
-    if (!known && !strangers_too)
+    if (!known && !unconnected_too)
         return 0;
     if (call != NULL && call->state == TCP_CONNECTING)
         return 0; /* it has had its time */
-    return tcp_call(m, peer, TCP_FAULT_SLOT) != NULL;
+    return tcp_call(m, peer, TCP_BULLETIN_SLOT) != NULL;
 }
 
-/* A call made for it: when it gets through, everything is said at once. TLS
- * would have to wait for an answer, which one that computes does not give. */
-static void say_and_end(tcp_mesh *m, tcp_conn *c)
-{
-    tcp_connected(m, c);
-    if (c->state == TCP_CALLING)
-        put_fault(m, c);
-}
-
-static int still_calling(const tcp_mesh *m)
-{
-    for (const tcp_conn *c = m->conns; c != NULL; c = c->next)
-        if (c->slot == TCP_FAULT_SLOT && c->peer >= 0 &&
-            (c->state == TCP_CONNECTING ||
-             (c->state == TCP_CALLING && c->out_at < c->out_end && !c->mute)))
-            return 1;
-    return 0;
-}
-
+/* Sends the fault over each call as soon as it is made. TLS would have to wait
+ * for an answer, which a rank that computes does not give. */
 static void finish_calls(tcp_mesh *m)
 {
     int64_t deadline = oari_deadline(TELL_MS);
 
-    while (still_calling(m) && oari_now_ns() < deadline) {
+    while (oari_now_ns() < deadline) {
         struct epoll_event event[16];
-        int found = epoll_wait(m->epoll_fd, event, 16, 1);
+        int found, calling = 0;
+
+        for (const tcp_conn *c = m->conns; c != NULL; c = c->next)
+            calling |= c->slot == TCP_BULLETIN_SLOT && c->peer >= 0 &&
+                       (c->state == TCP_CONNECTING ||
+                        (c->state == TCP_CALLING && c->out_at < c->out_end &&
+                         !c->mute));
+        if (!calling)
+            return;
+        found = epoll_wait(m->epoll_fd, event, 16, 1);
         for (int i = 0; i < found; i++) {
             tcp_conn *c = event[i].data.ptr;
             if (event[i].data.ptr == &m->listener ||
-                event[i].data.ptr == &m->event_fd || c->slot != TCP_FAULT_SLOT)
+                event[i].data.ptr == &m->event_fd ||
+                c->slot != TCP_BULLETIN_SLOT)
                 continue;
-            if (c->state == TCP_CONNECTING)
-                say_and_end(m, c);
-            else
+            if (c->state != TCP_CONNECTING) {
                 tcp_flush(m, c);
+                continue;
+            }
+            tcp_connected(m, c);
+            if (c->state == TCP_CALLING)
+                put_fault(m, c);
         }
     }
-}
-
-/* To those that it has connections to; to whoever saw the fault; and whoever
- * saw it to all. */
-static void tell_all(tcp_mesh *m)
-{
-    int first = tcp_published(m)->error.rank, calls = 0;
-
-    for (int r = 0; r < m->ranks; r++)
-        calls += tell_peer(m, r, first == m->rank || first == r);
-    if (calls != 0)
-        finish_calls(m);
-}
-
-/* Whoever saw it has told all that it is final: not once more. */
-static int is_settled_for_all(const tcp_mesh *m)
-{
-    return tcp_settled(m) && tcp_published(m)->error.rank != m->rank;
 }
 
 void tcp_tell(tcp_mesh *m)
 {
     unsigned char raw[OARI_FAULT_BYTES];
+    oari_fault fault;
     uint64_t word;
+    int calls = 0;
 
-    if (atomic_load_explicit(&m->mine, memory_order_acquire) !=
-        OARI_FAULT_READY)
+    if (!oari_bulletin_has(&m->mine, OARI_FACT_FAULT) ||
+        !tcp_published(m, &fault))
         return;
-    word = make_word(m, raw);
-    if (word == m->told || (m->told != 0 && is_settled_for_all(m)))
+    word = (uint64_t)(encode_fault(m, raw) + 1) << 32;
+    word |= oari_crc32c(raw, sizeof raw);
+    /* the rank that saw a settled fault has told all: not once more */
+    if (word == m->told ||
+        (m->told != 0 && tcp_settled(m) && fault.error.rank != m->rank))
         return;
     if (m->told == 0)
-        tcp_end_doubtful(m);
+        tcp_drop_suspected(m);
     m->told = word;
-    tell_all(m);
+    /* to the peers that it has connections to, and to the rank that saw the
+     * fault; that rank tells all */
+    for (int r = 0; r < m->ranks; r++)
+        calls += tell_peer(
+            m, r, fault.error.rank == m->rank || fault.error.rank == r);
+    if (calls != 0)
+        finish_calls(m);
 }

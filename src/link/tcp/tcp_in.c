@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_in: what is read. A read goes straight into the destination of the
- * payload under way, and what follows it into a buffer, in which heads are
- * found. A head is checked before anything is done on its word. */
+/* tcp_in: reads frames. A read goes straight into the destination of the
+ * payload under way, and what follows it into a buffer, in which headers are
+ * found. A header is checked before anything is done as it says. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,9 +14,6 @@ enum { READS = 8, BULK = 64 << 10 };
 
 /* ---- frames -------------------------------------------------------------- */
 
-/* Scratch words of a receive whose data is on its way: 0 links it, 1 is its
- * number, 2 how much has come, 3 how much of that and under way. */
-
 static oar_status nonsense(const tcp_conn *c)
 {
     return oari_fail(OAR_E_DATA,
@@ -25,103 +22,72 @@ static oar_status nonsense(const tcp_conn *c)
                      c->peer, (int)c->now.kind);
 }
 
-static oar_status begin_push(tcp_mesh *m, tcp_conn *c)
+/* The data of a send is wanted. */
+static oar_status move_data(oari_endpoint *e, oar_transfer *send)
 {
-    OARI_TRY(oari_match_begin(m->match, c->peer, c->now.tag, c->now.bytes,
-                              &c->inbound));
-    c->target = c->inbound.target;
+    tcp_mesh *m = e->link->self;
+
+    oari_scratch_set(send, 3, 0);
+    oari_scratch_set(send, 4, 0);
+    oari_transfer_list_push(&m->peer[e->rank].jobs, send);
+    if (send->bytes >= TCP_WIDE)
+        tcp_widen(m, e->rank);
+    tcp_pump(m, e->rank);
     return OAR_OK;
 }
 
-static oar_status read_offer(tcp_mesh *m, tcp_conn *c)
+static void flush(oari_endpoint *e)
 {
-    oari_offer offer = { .source = c->peer,
-                         .tag = c->now.tag,
-                         .bytes = c->now.bytes,
-                         .word = { c->now.handle } };
-
-    return oari_match_offer(m->match, &offer, &m->taker);
+    tcp_pump(e->link->self, e->rank);
 }
 
-/* The other side has the receive, or has refused it. */
-static oar_status read_take(tcp_mesh *m, tcp_conn *c)
+const oari_transport tcp_transport = { .write = tcp_write,
+                                       .flush = flush,
+                                       .move = move_data };
+
+/* An offer, or the answer to one. */
+static oar_status hear(tcp_mesh *m, const tcp_conn *c)
 {
-    tcp_peer *p = &m->peer[c->peer];
-    oar_transfer *t = oari_row_take(&p->offered, c->now.handle);
-    int refused = (c->now.flags & OARI_FRAME_REFUSED) != 0;
+    const oari_frame *frame = &c->now;
+    int offer = frame->kind == OARI_FRAME_OFFER;
+    int refused = !offer && (frame->flags & OARI_FRAME_REFUSED) != 0;
+    oari_header h = { .kind = offer     ? OARI_HEADER_OFFER
+                              : refused ? OARI_HEADER_DONE
+                                        : OARI_HEADER_ACCEPT,
+                      .status = OAR_E_SIZE,
+                      .bytes = frame->bytes,
+                      .tag = frame->tag,
+                      .number = frame->handle,
+                      .word = { frame->tag } };
 
-    if (t == NULL || (!refused && c->now.tag == 0))
-        return nonsense(c);
-    if (refused || t->bytes == 0) {
-        oari_transfer_finish(t, refused ? OAR_E_SIZE : OAR_OK);
-        return OAR_OK;
-    }
-    oari_scratch_set(t, 2, 0);
-    oari_scratch_set(t, 3, c->now.tag);
-    oari_row_push(&p->jobs, t);
-    if (t->bytes >= TCP_WIDE)
-        tcp_widen(m, c->peer);
-    tcp_pump(m, c->peer);
-    return OAR_OK;
-}
-
-static oar_transfer *find_take(const tcp_peer *p, uint64_t number)
-{
-    oar_transfer *t = p->takes.first;
-
-    while (t != NULL && oari_scratch(t, 1) != number)
-        t = oari_row_next(t);
-    return t;
-}
-
-static oar_status begin_data(tcp_mesh *m, tcp_conn *c)
-{
-    oar_transfer *t = find_take(&m->peer[c->peer], c->now.handle);
-    uint64_t begun = t != NULL ? oari_scratch(t, 3) : 0;
-
-    if (t == NULL || c->now.tag > t->bytes ||
-        c->now.bytes > t->bytes - c->now.tag || c->now.bytes > t->bytes - begun)
-        return nonsense(c);
-    oari_scratch_set(t, 3, begun + c->now.bytes);
-    c->take = t;
-    c->target = (unsigned char *)t->data + c->now.tag;
-    return OAR_OK;
-}
-
-static void end_data(tcp_mesh *m, tcp_conn *c)
-{
-    oar_transfer *t = c->take;
-    uint64_t got = oari_scratch(t, 2) + c->now.bytes;
-
-    c->take = NULL;
-    oari_scratch_set(t, 2, got);
-    if (got != t->bytes)
-        return;
-    oari_row_take(&m->peer[c->peer].takes, oari_scratch(t, 1));
-    oari_transfer_finish(t, OAR_OK);
-}
-
-/* Whether a payload follows. */
-static int has_payload(const oari_frame *frame)
-{
-    return frame->kind == OARI_FRAME_HELLO || frame->kind == OARI_FRAME_PUSH ||
-           frame->kind == OARI_FRAME_DATA || frame->kind == OARI_FRAME_FAULT ||
-           frame->kind == OARI_FRAME_BALLOT;
+    return oari_endpoint_hear(&m->peer[c->peer].with, &h);
 }
 
 static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
 {
-    c->target = c->small; /* of a hello or a fault */
+    oari_endpoint *e = c->peer >= 0 ? &m->peer[c->peer].with : NULL;
+    oar_status status;
+
+    c->target = c->small; /* of a hello or a fact */
     c->bulk = c->now.kind == OARI_FRAME_DATA && c->now.bytes >= BULK;
     switch (c->now.kind) {
-    case OARI_FRAME_PUSH: return begin_push(m, c);
-    case OARI_FRAME_OFFER: return read_offer(m, c);
-    case OARI_FRAME_TAKE: return read_take(m, c);
-    case OARI_FRAME_DATA: return begin_data(m, c);
-    case OARI_FRAME_GOODBYE: m->peer[c->peer].farewell = 1; return OAR_OK;
+    case OARI_FRAME_PUSH:
+        status = oari_match_begin(m->link.match, c->peer, c->now.tag,
+                                  c->now.bytes, &c->inbound);
+        c->target = c->inbound.target;
+        return status;
+    case OARI_FRAME_DATA:
+        c->take =
+            oari_endpoint_arriving(e, c->now.handle, c->now.tag, c->now.bytes);
+        if (c->take == NULL)
+            return nonsense(c);
+        c->target = (unsigned char *)c->take->data + c->now.tag;
+        return OAR_OK;
+    case OARI_FRAME_OFFER:
+    case OARI_FRAME_TAKE: return hear(m, c);
+    case OARI_FRAME_GOODBYE: m->peer[c->peer].goodbye = 1; return OAR_OK;
     case OARI_FRAME_HELLO:
-    case OARI_FRAME_FAULT:
-    case OARI_FRAME_BALLOT:
+    case OARI_FRAME_BULLETIN:
     case OARI_FRAME_CREDIT: return OAR_OK;
     case OARI_FRAME_KINDS: break;
     }
@@ -130,16 +96,19 @@ static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
 
 static void end_frame(tcp_mesh *m, tcp_conn *c)
 {
+    oar_transfer *receive = c->take;
+
     c->open = 0;
     switch (c->now.kind) {
-    case OARI_FRAME_HELLO: tcp_greeted(m, c); break;
-    case OARI_FRAME_FAULT: tcp_hear(m, c); break;
-    case OARI_FRAME_BALLOT: tcp_note_hear(m, c); break;
+    case OARI_FRAME_HELLO: tcp_hello_read(m, c); break;
+    case OARI_FRAME_BULLETIN: tcp_hear_fact(m, c); break;
     case OARI_FRAME_PUSH:
-        oari_match_end(m->match, &c->inbound);
+        oari_match_end(m->link.match, &c->inbound);
         tcp_credit(m, c->peer);
         break;
-    default: end_data(m, c);
+    default:
+        c->take = NULL;
+        oari_endpoint_arrived(&m->peer[c->peer].with, receive, c->now.bytes);
     }
 }
 
@@ -148,41 +117,28 @@ static int fits(const tcp_conn *c)
     const oari_frame *frame = &c->now;
     uint64_t seal = c->slot < 0 ? OARI_SEAL_TAG : 0;
 
-    return frame->kind == OARI_FRAME_HELLO ? frame->bytes == TCP_HELLO
-           : frame->kind == OARI_FRAME_FAULT
-               ? frame->bytes == OARI_FAULT_BYTES + seal
-           : frame->kind == OARI_FRAME_BALLOT
-               ? frame->bytes == OARI_BALLOT_BYTES + seal
-               : 1;
+    if (frame->kind == OARI_FRAME_BULLETIN)
+        return frame->tag < OARI_FACTS &&
+               frame->bytes == oari_fact_bytes(frame->tag) + seal;
+    return frame->kind != OARI_FRAME_HELLO || frame->bytes == TCP_HELLO;
 }
 
-/* What a hello's proof does not cover is not there. */
-static int is_bare(const oari_frame *hello)
-{
-    return hello->handle == 0 && hello->fingerprint == 0 && hello->credit == 0;
-}
-
-/* Is this a frame that may come now, on this socket? */
+/* Whether this frame may come now, on this socket. A hello may have nothing
+ * that its proof does not cover. */
 static int in_place(const tcp_mesh *m, const tcp_conn *c)
 {
-    int hello = c->now.kind == OARI_FRAME_HELLO;
+    const oari_frame *f = &c->now;
+    int hello = f->kind == OARI_FRAME_HELLO;
+    int bare = f->handle == 0 && f->fingerprint == 0 && f->credit == 0;
 
-    return c->now.context == m->context && fits(c) &&
-           c->now.source < (uint32_t)m->ranks && c->now.sequence == c->seen &&
+    return f->context == m->context && fits(c) &&
+           f->source < (uint32_t)m->ranks && f->sequence == c->seen &&
            hello == (c->state != TCP_UP) &&
-           (hello ? is_bare(&c->now) : c->now.source == (uint32_t)c->peer) &&
-           (c->slot >= 0 || hello || c->now.kind == OARI_FRAME_FAULT ||
-            c->now.kind == OARI_FRAME_BALLOT);
+           (hello ? bare : f->source == (uint32_t)c->peer) &&
+           (c->slot >= 0 || hello || f->kind == OARI_FRAME_BULLETIN);
 }
 
-/* It only grows; frames of several sockets may come in another order. */
-static void hear_credit(tcp_peer *p, uint32_t credit)
-{
-    if ((int32_t)(credit - p->back) > 0)
-        p->back = credit;
-}
-
-/* Before a stranger has said hello, nonsense is not an error: it goes. */
+/* A peer that is not authenticated yet is only disconnected. */
 static oar_status refuse_frame(tcp_mesh *m, tcp_conn *c, oar_status status)
 {
     char what[128];
@@ -200,50 +156,49 @@ static oar_status refuse_frame(tcp_mesh *m, tcp_conn *c, oar_status status)
 static oar_status read_frame(tcp_mesh *m, tcp_conn *c)
 {
     oar_status status = oari_frame_read(c->in + c->in_at, &c->now);
+    oari_frame_kind kind = c->now.kind;
 
     if (status != OAR_OK || !in_place(m, c))
         return refuse_frame(m, c, status);
     c->in_at += OARI_FRAME_BYTES;
     c->seen++;
     if (c->state == TCP_UP && c->slot >= 0)
-        hear_credit(&m->peer[c->peer], c->now.credit);
-    c->open = has_payload(&c->now);
+        oari_endpoint_hear_credit(&m->peer[c->peer].with, c->now.credit);
+    c->open = kind == OARI_FRAME_HELLO || kind == OARI_FRAME_PUSH ||
+              kind == OARI_FRAME_DATA ||
+              kind == OARI_FRAME_BULLETIN; /* a payload follows */
     c->left = c->open ? c->now.bytes : 0;
     return begin_frame(m, c);
 }
 
 /* ---- bytes --------------------------------------------------------------- */
 
-static void take_buffered(tcp_conn *c)
-{
-    size_t ready = c->in_end - c->in_at;
-    size_t part = c->left < ready ? c->left : ready;
-
-    if (c->target != NULL && part != 0) {
-        memcpy(c->target, c->in + c->in_at, part);
-        c->target += part;
-    }
-    c->in_at += part;
-    c->left -= part;
-}
-
 static oar_status parse(tcp_mesh *m, tcp_conn *c)
 {
     while (c->state != TCP_DEAD) {
-        if (c->open) {
-            take_buffered(c);
-            if (c->left != 0)
+        size_t ready = c->in_end - c->in_at;
+        size_t part = c->left < ready ? c->left : ready;
+
+        if (!c->open) {
+            if (ready < OARI_FRAME_BYTES)
                 return OAR_OK;
-            end_frame(m, c);
-        } else if (c->in_end - c->in_at >= OARI_FRAME_BYTES)
             OARI_TRY(read_frame(m, c));
-        else
+            continue;
+        }
+        if (c->target != NULL && part != 0) {
+            memcpy(c->target, c->in + c->in_at, part);
+            c->target += part;
+        }
+        c->in_at += part;
+        c->left -= part;
+        if (c->left != 0)
             return OAR_OK;
+        end_frame(m, c);
     }
     return OAR_OK;
 }
 
-/* Where the next bytes go; how many pieces. */
+/* Says where the next bytes go, and in how many pieces. */
 static int aim(tcp_mesh *m, tcp_conn *c, struct iovec piece[2])
 {
     size_t head = c->in_end - c->in_at;
@@ -264,39 +219,20 @@ static int aim(tcp_mesh *m, tcp_conn *c, struct iovec piece[2])
     return n;
 }
 
-static void came(tcp_conn *c, size_t bytes)
-{
-    size_t part = c->left < bytes ? c->left : bytes;
-
-    if (c->target != NULL)
-        c->target += part;
-    c->left -= part;
-    c->in_end += bytes - part;
-}
-
-/* Most are plain: not even a call more for them. */
+/* Most sockets are plain: they are read without another call. */
 static inline ssize_t read_some(tcp_conn *c, const struct iovec *piece, int n)
 {
     return c->stream.tls == NULL ? readv(c->fd, piece, n)
                                  : oari_stream_read(&c->stream, piece, n);
 }
 
-/* That the socket does not tell of. */
+/* Whether TLS has read ahead: the socket does not tell of that. */
 static inline int has_more(const tcp_conn *c)
 {
     return c->stream.tls != NULL && oari_stream_pending(&c->stream);
 }
 
-static void lose(tcp_mesh *m, tcp_conn *c, int timed_out)
-{
-    if (timed_out && c->peer >= 0 && c->slot >= 0 && c->state != TCP_CONNECTING)
-        tcp_vanish(m, c->peer);
-    else
-        tcp_lose(m, c);
-}
-
-/* Reads what there is, as far as it is fair to the others. What TLS has read
- * ahead, the socket does not tell of. */
+/* Reads what there is, as far as it is fair to other sockets. */
 oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
 {
     for (int i = 0; i < READS && c->state != TCP_DEAD; i++) {
@@ -304,42 +240,30 @@ oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
         int n = aim(m, c, piece);
         size_t asked = piece[0].iov_len + (n == 2 ? piece[1].iov_len : 0);
         ssize_t got = read_some(c, piece, n);
+        size_t part;
+
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             return OAR_OK;
-        if (got <= 0) {
-            lose(m, c, got < 0 && errno == ETIMEDOUT);
+        if (got < 0 && errno == ETIMEDOUT && c->peer >= 0 && c->slot >= 0 &&
+            c->state != TCP_CONNECTING) {
+            tcp_vanish(m, c->peer);
             return OAR_OK;
         }
-        came(c, (size_t)got);
+        if (got <= 0) {
+            tcp_lose(m, c);
+            return OAR_OK;
+        }
+        part = c->left < (size_t)got ? c->left : (size_t)got;
+        if (c->target != NULL)
+            c->target += part;
+        c->left -= part;
+        c->in_end += (size_t)got - part;
         OARI_TRY(parse(m, c));
         if ((size_t)got < asked && !has_more(c))
             return OAR_OK;
     }
     m->again |= has_more(c);
     return OAR_OK;
-}
-
-/* ---- receives ------------------------------------------------------------ */
-
-void tcp_take(void *self, const oari_offer *offer, oar_transfer *receive)
-{
-    tcp_mesh *m = self;
-    tcp_peer *p = &m->peer[offer->source];
-    oari_frame frame = { .kind = OARI_FRAME_TAKE, .handle = offer->word[0] };
-
-    frame.tag = ++p->number;
-    if (receive == NULL)
-        frame.flags = OARI_FRAME_REFUSED;
-    else if (offer->bytes == 0)
-        oari_transfer_finish(receive, OAR_OK);
-    else {
-        oari_scratch_set(receive, 1, frame.tag);
-        oari_scratch_set(receive, 2, 0);
-        oari_scratch_set(receive, 3, 0);
-        oari_row_push(&p->takes, receive);
-    }
-    if (tcp_answer(m, offer->source, &frame) != OAR_OK)
-        m->failed = OAR_E_NOMEM;
 }
 
 void tcp_end_in(tcp_mesh *m, oar_status why)
@@ -349,6 +273,4 @@ void tcp_end_in(tcp_mesh *m, oar_status why)
         c->take = NULL;
         c->target = NULL;
     }
-    for (int r = 0; r < m->ranks; r++)
-        oari_row_finish(&m->peer[r].takes, why);
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_lease: a host that vanished says nothing, not even that it is gone.
+/* tcp_lease: hosts that do not answer any more. A host that vanished does not
+ * close its connections.
  *
- * As long as it lives its kernel answers, whatever the process does. On a
- * connection on which nothing is under way the kernel asks by itself
- * (SO_KEEPALIVE). While something is, it only repeats that, for a quarter of an
- * hour; so here it is asked when the last answer came. TCP_USER_TIMEOUT would
- * not do: it also ends a connection whose other end answers, but takes nothing,
- * which is what a stopped process looks like.
+ * While a host lives, its kernel answers, whatever the process does. On an idle
+ * connection the kernel on this side asks by itself (SO_KEEPALIVE). While data
+ * is in flight it only sends that again, for a quarter of an hour; so here it is
+ * asked when the last answer came. TCP_USER_TIMEOUT would not do: it also ends
+ * a connection whose other end answers, but takes nothing, as a stopped process
+ * does.
  */
 #include <linux/sockios.h>
 #include <linux/tcp.h>
@@ -22,22 +23,22 @@ enum {
     TICK_NS = 100000000,
     SYN_SENT = 2, /* a tcpi_state, which linux/tcp.h does not name */
     REPEATED = 3,
-    ANSWER_MS = 500 /* for an answer to come, over the slowest wire */
+    ANSWER_MS = 500 /* for an answer, over the slowest network */
 };
 static const int64_t MS = 1000000; /* in ns */
 
-/* How often the kernel asks by itself (oari_sock_keep_alive). */
+/* Returns how often the kernel asks by itself (oari_sock_keep_alive). */
 static int64_t every_ms(const tcp_mesh *m)
 {
     return m->lease_ms > 5000 ? m->lease_ms / 5 : 1000;
 }
 
-/* What the kernel asks on a connection, sent again or as a probe, and is not
- * answered. It asks more and more rarely: that there was no answer for a while
- * says nothing, as the wire may work again since it was last asked. So the
- * first question and the last one that were not answered have to be a lease
- * apart; and the last one has had its time. One that could not even be sent,
- * because there is no way any more, is counted, too. */
+/* Returns whether retransmissions and probes of the kernel have had no answer
+ * for a lease. The kernel asks more and more rarely: a while without an answer
+ * says nothing, because the network may work again since it last asked. So the
+ * first and the last question without an answer have to be a lease apart, and
+ * the last one has had its time. A question that could not even be sent,
+ * because there is no route any more, counts, too. */
 static int is_unanswered(const tcp_mesh *m, tcp_conn *c,
                          const struct tcp_info *info, int64_t now)
 {
@@ -53,9 +54,9 @@ static int is_unanswered(const tcp_mesh *m, tcp_conn *c,
            now - c->asked_ns >= ANSWER_MS * MS;
 }
 
-/* The same, where nobody has looked for long: what the last question was that
- * has been sent. Before the silence began, the kernel had heard of the other
- * end within a fifth of a lease, at which it asks by itself. */
+/* Returns the same where this rank has not looked for long, from the last
+ * question that was sent. Before the silence began, the kernel had an answer
+ * within a fifth of a lease, because it asks that often by itself. */
 static int was_unanswered(const tcp_mesh *m, const struct tcp_info *info)
 {
     int64_t sent = info->tcpi_last_data_sent;
@@ -65,9 +66,9 @@ static int was_unanswered(const tcp_mesh *m, const struct tcp_info *info)
            info->tcpi_last_ack_recv - sent >= m->lease_ms + every_ms(m);
 }
 
-/* Nothing is under way, and what the kernel asks by itself is not answered. It
- * gives up after some questions; but where it cannot even ask, since its own
- * interface or route is gone, it never does. */
+/* Returns the same for an idle connection, on which the kernel asks by itself.
+ * It gives up after some questions; but where it cannot even ask, because its
+ * own interface or route is gone, it never does. */
 static int silence_unanswered(const tcp_mesh *m, const tcp_conn *c,
                               const struct tcp_info *info)
 {
@@ -80,15 +81,6 @@ static int silence_unanswered(const tcp_mesh *m, const tcp_conn *c,
            ioctl(c->fd, SIOCOUTQ, &left) == 0 && left == 0;
 }
 
-/* A call that nobody answers has had no answer before: it counts how often it
- * was repeated. */
-static int call_unanswered(const tcp_mesh *m, const tcp_conn *c,
-                           const struct tcp_info *info, int64_t now)
-{
-    return info->tcpi_retransmits >= REPEATED &&
-           now - c->since_ns > m->lease_ms * MS;
-}
-
 static int has_vanished(const tcp_mesh *m, tcp_conn *c, int64_t now)
 {
     struct tcp_info info = { 0 };
@@ -96,50 +88,73 @@ static int has_vanished(const tcp_mesh *m, tcp_conn *c, int64_t now)
 
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0)
         return 0;
-    if (info.tcpi_state == SYN_SENT)
-        return call_unanswered(m, c, &info, now);
+    if (info.tcpi_state == SYN_SENT) /* a call has had no answer before */
+        return info.tcpi_retransmits >= REPEATED &&
+               now - c->since_ns > m->lease_ms * MS;
     return is_unanswered(m, c, &info, now) || was_unanswered(m, &info) ||
            silence_unanswered(m, c, &info);
 }
 
-static void look_at(tcp_mesh *m, tcp_conn *c, int64_t now)
-{
-    int made = c->state == TCP_UP || c->state == TCP_CALLING || c->shaking;
-
-    if (made && c->peer >= 0 && c->slot >= 0 && m->peer[c->peer].apart &&
-        has_vanished(m, c, now))
-        tcp_vanish(m, c->peer);
-}
-
-void tcp_look_at_leases(tcp_mesh *m)
+void tcp_check_leases(tcp_mesh *m)
 {
     int64_t now = oari_now_ns();
 
     if (now < m->tick_ns)
         return;
     m->tick_ns = now + TICK_NS;
-    tcp_tidy_strangers(m);
-    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-        look_at(m, c, now);
-}
+    tcp_drop_late_callers(m);
+    for (tcp_conn *c = m->conns; c != NULL; c = c->next) {
+        int made = c->state == TCP_UP || c->state == TCP_CALLING ||
+                   c->in_tls_handshake;
 
-/* Half of a lease, and something repeated in vain: that is no proof, but what
- * is said to it now would not arrive either. */
-static int is_doubtful(const tcp_mesh *m, const tcp_conn *c)
-{
-    struct tcp_info info = { 0 };
-    socklen_t bytes = sizeof info;
-
-    return c->state != TCP_DEAD && c->peer >= 0 && c->slot >= 0 &&
-           m->peer[c->peer].apart &&
-           getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
-           info.tcpi_unacked != 0 && info.tcpi_retransmits > 1 &&
-           2 * (int64_t)info.tcpi_last_ack_recv > m->lease_ms;
-}
-
-void tcp_end_doubtful(tcp_mesh *m)
-{
-    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-        if (is_doubtful(m, c))
+        if (made && c->peer >= 0 && c->slot >= 0 && m->peer[c->peer].apart &&
+            has_vanished(m, c, now))
             tcp_vanish(m, c->peer);
+    }
+}
+
+/* A peer is suspected if it has not answered for half of a lease, though
+ * something was sent again. That is no proof, but what is sent to it now would
+ * not arrive either. */
+void tcp_drop_suspected(tcp_mesh *m)
+{
+    for (tcp_conn *c = m->conns; c != NULL; c = c->next) {
+        struct tcp_info info = { 0 };
+        socklen_t bytes = sizeof info;
+
+        if (c->state != TCP_DEAD && c->peer >= 0 && c->slot >= 0 &&
+            m->peer[c->peer].apart &&
+            getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+            info.tcpi_unacked != 0 && info.tcpi_retransmits > 1 &&
+            2 * (int64_t)info.tcpi_last_ack_recv > m->lease_ms)
+            tcp_vanish(m, c->peer);
+    }
+}
+
+/* ---- what is known of a peer --------------------------------------------- */
+
+/* On another host, or in another pid namespace, a pid means nothing. */
+int64_t tcp_pid(const tcp_mesh *m, int peer)
+{
+    return m->host[peer] == m->host[m->rank] ? m->peer[peer].pid : 0;
+}
+
+/* An acknowledgement comes from the peer's kernel, even if its process is
+ * stopped. */
+int64_t tcp_answered(const tcp_mesh *m, int peer)
+{
+    const tcp_conn *both[] = { m->peer[peer].conn[0], m->peer[peer].theirs };
+    int64_t least = -1;
+
+    for (int i = 0; i < 2; i++) {
+        const tcp_conn *c = both[i];
+        struct tcp_info info = { 0 };
+        socklen_t bytes = sizeof info;
+
+        if (c != NULL && c->fd >= 0 && c->state != TCP_CONNECTING &&
+            getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+            (least < 0 || (int64_t)info.tcpi_last_ack_recv < least))
+            least = (int64_t)info.tcpi_last_ack_recv;
+    }
+    return least;
 }

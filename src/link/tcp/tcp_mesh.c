@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_mesh: what a backend does with a mesh. */
+/* tcp_mesh: what a backend calls of a mesh. */
 #include <errno.h>
 #include <linux/sockios.h>
 #include <poll.h>
@@ -19,8 +19,8 @@
 
 enum {
     DEFAULT_SOCKETS = 2, /* measured, docs/tcp.md */
-    FEW = 4,             /* sockets that are read without asking which, */
-    ASK_US = 100,        /* for so long */
+    FEW = 4,             /* sockets that are read without asking which */
+    ASK_US = 100,        /* then the set is asked again */
     LOOK_EVERY = 8,      /* at the clock */
     LINGER_MS = 400,     /* to leave in good order */
     LEASE_MS = 10000
@@ -28,10 +28,10 @@ enum {
 
 /* ---- opening ------------------------------------------------------------- */
 
-static oar_status readable(tcp_mesh *m, tcp_conn *c);
+static oar_status serve_readable(tcp_mesh *m, tcp_conn *c);
 
 static const tcp_handlers handlers = {
-    .readable = readable,
+    .readable = serve_readable,
     .called_late = tcp_tell_late,
 };
 
@@ -40,33 +40,13 @@ void tcp_init(tcp_mesh *m)
     m->listener = m->epoll_fd = m->event_fd = -1;
 }
 
-static oar_status watch(tcp_mesh *m, int *fd)
+static oar_status watch_fd(tcp_mesh *m, int *fd)
 {
     struct epoll_event event = { .events = EPOLLIN, .data.ptr = fd };
 
     if (epoll_ctl(m->epoll_fd, EPOLL_CTL_ADD, *fd, &event) != 0)
         return oari_fail(OAR_E_SYSTEM, "watch a descriptor");
     return OAR_OK;
-}
-
-static oar_status make_set(tcp_mesh *m)
-{
-    m->epoll_fd = oari_fork_guard(epoll_create1(EPOLL_CLOEXEC));
-    m->event_fd = oari_fork_guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (m->epoll_fd < 0 || m->event_fd < 0)
-        return oari_fail(OAR_E_SYSTEM, "make an eventfd");
-    return watch(m, &m->event_fd);
-}
-
-static oar_status make_tables(tcp_mesh *m)
-{
-    size_t n = (size_t)m->ranks;
-
-    m->peer = oari_alloc(n, sizeof *m->peer);
-    m->host = oari_alloc(n, sizeof *m->host);
-    m->sink = oari_alloc(1, TCP_SINK);
-    return m->peer != NULL && m->host != NULL && m->sink != NULL ? OAR_OK
-                                                                 : OAR_E_NOMEM;
 }
 
 oar_status tcp_open_alone(tcp_mesh *m, const tcp_setup *setup)
@@ -83,50 +63,44 @@ oar_status tcp_open_alone(tcp_mesh *m, const tcp_setup *setup)
     m->timeout_ms = setup->with->env.timeout_ms;
     m->ask_ticks = (uint64_t)(oari_ticks_per_second() * ASK_US / 1e6);
     m->handlers = &handlers;
-    m->match = setup->match;
-    m->taker = (oari_taker){ tcp_take, m };
-    OARI_TRY(make_tables(m));
-    return make_set(m);
+    m->link = (oari_message_link){ .transport = &tcp_transport,
+                                   .self = m,
+                                   .match = setup->match };
+    m->peer = oari_alloc((size_t)m->ranks, sizeof *m->peer);
+    m->host = oari_alloc((size_t)m->ranks, sizeof *m->host);
+    m->sink = oari_alloc(1, TCP_SINK);
+    if (m->peer == NULL || m->host == NULL || m->sink == NULL)
+        return OAR_E_NOMEM;
+    for (int r = 0; r < m->ranks; r++)
+        oari_endpoint_init(&m->peer[r].with, &m->link, r, r);
+    m->epoll_fd = oari_fork_guard(epoll_create1(EPOLL_CLOEXEC));
+    m->event_fd = oari_fork_guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (m->epoll_fd < 0 || m->event_fd < 0)
+        return oari_fail(OAR_E_SYSTEM, "make an eventfd");
+    return watch_fd(m, &m->event_fd);
 }
 
 oar_status tcp_open(tcp_mesh *m, const tcp_setup *setup)
 {
     OARI_TRY(tcp_open_alone(m, setup));
-    OARI_TRY(tcp_meet(m, setup));
-    return watch(m, &m->listener);
+    OARI_TRY(tcp_find_peers(m, setup));
+    return watch_fd(m, &m->listener);
 }
 
 /* ---- messages ------------------------------------------------------------ */
 
-/* Of a collective the receiver is likely to be at it, too: to ask it first
- * would cost the way there and back, behind whatever is being written both
- * ways. */
-static size_t most_pushed(const tcp_mesh *m, const oar_transfer *t)
-{
-    return t->tag & OARI_USER_TAG ? m->eager_bytes : m->ahead_bytes;
-}
-
+/* More is pushed of a collective: its receiver is likely to be in it, too, and to
+ * ask first would cost a round trip behind all that is being written. */
 oar_status tcp_send(tcp_mesh *m, oar_transfer *t)
 {
-    tcp_peer *p = &m->peer[t->peer];
-    int push = !t->synchronous && t->bytes <= most_pushed(m, t) &&
-               oari_match_may_push(m->match, p->spent,
-                                   p->spent - (uint32_t)(p->spent - p->back),
-                                   t->bytes);
+    size_t limit = t->tag & OARI_USER_TAG ? m->eager_bytes : m->ahead_bytes;
 
     if (m->ended != OAR_OK) {
         oari_transfer_finish(t, m->ended);
         return OAR_OK;
     }
-    oari_scratch_set(t, 1, ++p->number);
-    oari_scratch_set(t, 2, push ? OARI_FRAME_PUSH : OARI_FRAME_OFFER);
-    oari_scratch_set(t, 3, 0);
-    oari_scratch_set(t, 4, 0);
-    if (push)
-        p->spent += oari_credit_cost(t->bytes);
-    oari_row_push(&p->queue, t);
     tcp_want(m, t->peer);
-    tcp_pump(m, t->peer);
+    oari_endpoint_send(&m->peer[t->peer].with, &tcp_transport, t, limit);
     return OAR_OK;
 }
 
@@ -144,7 +118,7 @@ void tcp_expect(tcp_mesh *m, const oar_transfer *t)
             tcp_want_later(m, r);
 }
 
-/* Does for one socket what the events say. */
+/* Serves one socket as the events say. */
 static oar_status serve_conn(tcp_mesh *m, tcp_conn *c, uint32_t events)
 {
     if (c->state == TCP_DEAD)
@@ -153,11 +127,11 @@ static oar_status serve_conn(tcp_mesh *m, tcp_conn *c, uint32_t events)
         tcp_connected(m, c);
         return OAR_OK;
     }
-    if ((c->undecided || c->shaking) && !tcp_secure(m, c))
+    if ((c->maybe_tls || c->in_tls_handshake) && !tcp_secure(m, c))
         return OAR_OK;
     if (m->ended != OAR_OK && c->peer >= 0 && c->slot >= 0) {
         epoll_ctl(m->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
-        return OAR_OK; /* what came over it is over */
+        return OAR_OK; /* nothing on it counts any more */
     }
     if ((events & EPOLLOUT) != 0) {
         tcp_flush(m, c);
@@ -169,102 +143,80 @@ static oar_status serve_conn(tcp_mesh *m, tcp_conn *c, uint32_t events)
     return OAR_OK;
 }
 
-static oar_status readable(tcp_mesh *m, tcp_conn *c)
+static oar_status serve_readable(tcp_mesh *m, tcp_conn *c)
 {
     return serve_conn(m, c, EPOLLIN);
-}
-
-static void drain_event(tcp_mesh *m)
-{
-    uint64_t drained;
-
-    if (read(m->event_fd, &drained, sizeof drained) < 0)
-        return; /* nobody rang */
 }
 
 static oar_status serve_set(tcp_mesh *m)
 {
     struct epoll_event event[32];
     int found = epoll_wait(m->epoll_fd, event, 32, 0);
+    uint64_t drained;
 
     for (int i = 0; i < found; i++) {
         if (event[i].data.ptr == &m->listener)
             tcp_accept(m);
-        else if (event[i].data.ptr == &m->event_fd)
-            drain_event(m);
-        else
+        else if (event[i].data.ptr != &m->event_fd)
             OARI_TRY(serve_conn(m, event[i].data.ptr, event[i].events));
+        else if (read(m->event_fd, &drained, sizeof drained) < 0)
+            continue; /* it has been read already */
     }
     return OAR_OK;
 }
 
-static oar_status serve_all(tcp_mesh *m)
-{
-    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-        OARI_TRY(
-            serve_conn(m, c, EPOLLIN | (c->watched ? (uint32_t)EPOLLOUT : 0u)));
-    return OAR_OK;
-}
-
-static void end_all(tcp_mesh *m, oar_status why)
-{
-    m->ended = why;
-    tcp_end_in(m, why);
-    for (int r = 0; r < m->ranks; r++)
-        tcp_end_out(m, &m->peer[r], why);
-}
-
-/* With few sockets it is quicker to read them all than to ask first. But only
- * the set tells of callers: it is asked after a while, however many polls that
- * is. What TLS has read already, the set does not tell of. */
-static oar_status serve_some(tcp_mesh *m)
+/* With few sockets it is quicker to read them all than to ask the set first. But
+ * only the set shows new callers: it is asked after a while, however many polls
+ * that is. The set does not show what TLS has read already. */
+static oar_status serve_mesh(tcp_mesh *m)
 {
     uint64_t now = oari_ticks();
-    int few = m->open_conns <= FEW && m->unsettled == 0 &&
-              now - m->set_asked < m->ask_ticks;
-    oar_status status = OAR_OK;
+    int few;
 
+    if (m->unsettled != 0)
+        tcp_retry_peers(m);
+    if (++m->polls % LOOK_EVERY == 0 && (m->apart || m->unauthenticated != 0))
+        tcp_check_leases(m);
+    few = m->open_conns <= FEW && m->unsettled == 0 &&
+          now - m->set_asked < m->ask_ticks;
     if (few || m->again) {
         m->again = 0;
-        status = serve_all(m);
+        for (tcp_conn *c = m->conns; c != NULL; c = c->next)
+            OARI_TRY(serve_conn(
+                m, c, EPOLLIN | (c->watched ? (uint32_t)EPOLLOUT : 0u)));
     }
-    if (!few && status == OAR_OK) {
+    if (!few) {
         m->set_asked = now;
-        status = serve_set(m);
+        OARI_TRY(serve_set(m));
     }
     if (m->again)
-        tcp_wake(m); /* nobody sleeps on it */
-    return status;
-}
-
-static oar_status serve(tcp_mesh *m)
-{
-    if (m->unsettled != 0)
-        tcp_look_after(m);
-    if (++m->polls % LOOK_EVERY == 0 && (m->apart || m->strangers != 0))
-        tcp_look_at_leases(m);
-    return serve_some(m);
+        tcp_wake(m); /* no thread may sleep on the set now */
+    return OAR_OK;
 }
 
 oar_status tcp_progress(tcp_mesh *m)
 {
     oar_status why = (oar_status)atomic_load(&m->aborted), status;
 
-    if (why != OAR_OK && m->ended == OAR_OK)
-        end_all(m, why);
-    if (atomic_load_explicit(&m->mine, memory_order_relaxed) != OARI_FAULT_NONE)
-        tcp_tell(m);
-    if (m->ended != OAR_OK && m->council == NULL)
+    if (why != OAR_OK && m->ended == OAR_OK) {
+        m->ended = why;
+        tcp_end_in(m, why);
+        for (int r = 0; r < m->ranks; r++)
+            tcp_end_out(m, &m->peer[r], why);
+    }
+    tcp_tell(m);
+    if (m->ended != OAR_OK && !m->votes)
         return OAR_OK;
-    status = m->ended == OAR_OK ? serve(m) : serve_set(m);
-    if (atomic_load_explicit(&m->mine, memory_order_relaxed) != OARI_FAULT_NONE)
+    status = m->ended == OAR_OK ? serve_mesh(m) : serve_set(m);
+    if (oari_bulletin_has(&m->mine, OARI_FACT_FAULT))
         tcp_compare(m);
-    if (m->council != NULL)
-        tcp_note_spread(m);
+    tcp_spread_ballot(m);
     tcp_reap(m);
     if (m->ended != OAR_OK)
         return OAR_OK;
-    return status != OAR_OK ? status : m->failed;
+    if (status == OAR_OK)
+        status = m->failed;
+    return status != OAR_OK ? status : m->link.failed;
 }
 
 int tcp_arm(tcp_mesh *m)
@@ -284,19 +236,9 @@ void tcp_abort(tcp_mesh *m, oar_status why)
 
 /* ---- leaving ------------------------------------------------------------- */
 
-static void say_goodbye(tcp_mesh *m, tcp_conn *c)
-{
-    oari_frame goodbye = { .kind = OARI_FRAME_GOODBYE };
-
-    if ((c->state != TCP_UP && c->state != TCP_CALLING) || c->slot < 0)
-        return;
-    tcp_flush(m, c);
-    tcp_put(m, c, goodbye, NULL);
-    tcp_flush(m, c);
-}
-
-/* Closing a socket with something unread in it would throw away what is still
- * to be sent. */
+/* Returns whether the peer's kernel may not have all that was sent. Reads what
+ * there is: to close a socket with something unread would throw away what is
+ * still to be sent. */
 static int has_unsent(tcp_mesh *m, tcp_conn *c)
 {
     ssize_t got;
@@ -309,35 +251,37 @@ static int has_unsent(tcp_mesh *m, tcp_conn *c)
     while ((got = recv(c->fd, m->sink, TCP_SINK, MSG_DONTWAIT)) > 0)
         ;
     if (got == 0 || (errno != EAGAIN && errno != EINTR))
-        return 0; /* nobody is there to read it */
+        return 0; /* the peer cannot read it any more */
     return c->out_at < c->out_end || c->payload != NULL ||
            (ioctl(c->fd, SIOCOUTQ, &left) == 0 && left > 0);
 }
 
-static int anything_unsent(tcp_mesh *m)
-{
-    int unsent = 0;
-
-    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-        unsent |= has_unsent(m, c);
-    return unsent;
-}
-
-static void linger(tcp_mesh *m)
+/* Says goodbye to all peers, and waits until their kernels have it. */
+static void leave_peers(tcp_mesh *m)
 {
     int64_t deadline = oari_deadline(LINGER_MS);
+    oari_frame goodbye = { .kind = OARI_FRAME_GOODBYE };
+    int unsent;
 
-    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-        say_goodbye(m, c);
-    while (anything_unsent(m) && oari_now_ns() < deadline)
-        poll(NULL, 0, 1);
+    for (tcp_conn *c = m->conns; c != NULL; c = c->next) {
+        if ((c->state != TCP_UP && c->state != TCP_CALLING) || c->slot < 0)
+            continue;
+        tcp_flush(m, c);
+        tcp_put(m, c, goodbye, NULL);
+        tcp_flush(m, c);
+    }
+    do {
+        unsent = 0;
+        for (tcp_conn *c = m->conns; c != NULL; c = c->next)
+            unsent |= has_unsent(m, c);
+    } while (unsent && oari_now_ns() < deadline && poll(NULL, 0, 1) <= 0);
 }
 
 void tcp_close(tcp_mesh *m)
 {
     if (m->peer != NULL && m->epoll_fd >= 0) {
         tcp_tell(m);
-        linger(m);
+        leave_peers(m);
     }
     for (tcp_conn *c = m->conns, *next; c != NULL; c = next) {
         next = c->next;
@@ -347,7 +291,8 @@ void tcp_close(tcp_mesh *m)
     }
     for (int r = 0; m->peer != NULL && r < m->ranks; r++) {
         tcp_end_out(m, &m->peer[r], OAR_E_CLOSED);
-        oari_free(m->peer[r].answer);
+        oari_endpoint_clear(&m->peer[r].with);
+        oari_free(m->peer[r].bulletin);
     }
     for (tcp_conn *c = m->conns, *next; c != NULL; c = next) {
         next = c->next;
@@ -358,7 +303,6 @@ void tcp_close(tcp_mesh *m)
     oari_fork_close(m->epoll_fd);
     oari_fork_close(m->event_fd);
     oari_free(m->peer);
-    oari_free(m->council);
     oari_free(m->host);
     oari_free(m->sink);
     oari_secret_forget(&m->secret);

@@ -6,8 +6,8 @@
  * those of Hugging Face, one for each writer:
  *     model/model-00001-of-00004.safetensors
  * Else all its files are shards, as PyTorch's distributed checkpoints have them
- * in the format of Hugging Face, and say in their headers which part of a tensor
- * each entry is (DCP_SHARDING_INFO):
+ * in the format of Hugging Face, and say in their headers which part of a
+ * tensor each entry is (DCP_SHARDING_INFO):
  *     model/shard-00002-model-00001-of-00003.safetensors
  * is the first of three files of rank 1. No name may be twice in a file, so the
  * k-th chunk that a rank writes of one tensor is in its k-th file.

@@ -4,9 +4,9 @@
  *
  * What is wanted of a tensor is compared with its chunks. What they have in
  * common are fetches: boxes whose bytes lie close together in a file. Fetches
- * that are closer than the plan's gap are read in one range. The runs of a fetch
- * are walked through when its bytes are there (oari_ckpt_runs_start), so that
- * the plan is small, however thin the columns are that are wanted. */
+ * that are closer than the plan's gap are read in one range. The runs of a
+ * fetch are walked through when its bytes are there (oari_ckpt_runs_start), so
+ * that the plan is small, however thin the columns are that are wanted. */
 #ifndef OARI_PARALLEL_CHECKPOINT_READ_PLAN_H
 #define OARI_PARALLEL_CHECKPOINT_READ_PLAN_H
 

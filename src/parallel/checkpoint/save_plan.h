@@ -15,7 +15,7 @@
 
 typedef struct oari_ckpt_save_opts {
     int writers;         /* ranks that write what several hold, spread evenly;
-                            0: all. What one rank alone holds is written by it */
+                            0: all. What one rank alone holds it writes */
     int64_t whole_bytes; /* replicas of up to so many bytes are not cut; 0 means
                             64 KiB */
 } oari_ckpt_save_opts;

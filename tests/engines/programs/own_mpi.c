@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program that initialises and finalises MPI itself, with the thread level it
- * is told, and uses groups of ours from two threads in between; or ("late")
- * finalises it before it destroys its groups. */
+/* A program that initialises and finalises MPI itself, with the thread level
+ * given as its argument, and in between uses groups from two threads; with
+ * "late" it finalises MPI before it destroys its groups. */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,14 +12,14 @@
 
 enum { COUNT = 1003, ROUNDS = 50 };
 
-typedef struct worker {
+typedef struct group_thread {
     oar_group *group;
     int failures;
-} worker;
+} group_thread;
 
 static void *work(void *arg)
 {
-    worker *w = arg;
+    group_thread *w = arg;
     float data[COUNT];
     int ranks = oar_group_size(w->group);
 
@@ -39,7 +39,7 @@ static void *work(void *arg)
 static int use_groups(void)
 {
     oar_group *world = NULL, *other = NULL;
-    worker w[2] = { { 0 } };
+    group_thread w[2] = { { 0 } };
     pthread_t thread;
 
     if (oar_group_from_env(NULL, &world) != OAR_OK ||

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For the tests under other launchers: makes a group of the environment twice,
- * and sums over both.
+/* For the tests under other launchers: makes a group from the environment
+ * twice, and sums over both.
  *   two_groups          prints one line on rank 0
- *   two_groups RANK     then that rank is killed; every other one says what it
- *                       is told and succeeds if it is told the right rank */
+ *   two_groups RANK     then kills that rank; every other rank prints its error
+ *                       and succeeds if that names the right rank */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

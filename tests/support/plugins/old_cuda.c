@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A driver of CUDA that is too old: most of its functions are not there yet. */
+/* old_cuda: a CUDA driver that is too old: it lacks most functions. */
 
 #define SEEN __attribute__((visibility("default")))
 

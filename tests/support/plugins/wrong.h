@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/wrong.h: backends that cannot be loaded. Each file wrong_*.c defines
- * what is the matter with it and includes this; nothing is the matter with
- * wrong_nothing. Not an ordinary header. */
+/* plugins/wrong.h: backends that are refused. Each file wrong_*.c defines what
+ * is wrong with it and includes this; old_table.c includes it too, with nothing
+ * wrong. Not an ordinary header. */
 #include <oarsong/backend.h>
 
 OAR_API const oar_backend_ops *oar_backend_plugin(void);

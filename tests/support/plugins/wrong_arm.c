@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* It gives a descriptor that is never armed. */
+/* The backend gives a descriptor that is never armed. */
 #define WRONG_ARM
 #include "wrong.h"

@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* It cannot be closed. */
+/* The backend cannot be closed. */
 #define WRONG_CLOSE
 #include "wrong.h"

@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* It has no name. */
+/* The backend has no name. */
 #define WRONG_NAME
 #include "wrong.h"

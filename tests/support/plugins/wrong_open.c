@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* It cannot be opened. */
+/* The backend cannot be opened. */
 #define WRONG_OPEN
 #include "wrong.h"

@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* It sends, but does not receive. */
+/* The backend sends, but does not receive. */
 #define WRONG_RECV
 #include "wrong.h"

@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Its instances have no size. */
+/* The instances of the backend have no size. */
 #define WRONG_SELF
 #include "wrong.h"

@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Its table ends too early. */
+/* The backend's table ends too early. */
 #define WRONG_SIZE
 #include "wrong.h"

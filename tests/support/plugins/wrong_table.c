@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* It gives no table. */
+/* The backend gives no table. */
 #define WRONG_TABLE
 #include "wrong.h"

@@ -55,8 +55,8 @@ STANDIN_API int64_t standin_now_ns(void);
 
 /* ---- operations (stream.c) ----------------------------------------------- */
 
-/* One thing on a stream. Counted: the stream has it until it is done, events
- * and those who wait for it as long as they need it. */
+/* One operation on a stream. Counted: the stream holds it until it is done,
+ * events and waiters for as long as they need it. */
 typedef struct operation operation;
 typedef void (*operation_fn)(void *arg);
 
@@ -115,7 +115,7 @@ typedef enum block_kind {
                       */
 } block_kind;
 
-/* At the end of the memfd of device memory: who else maps it. */
+/* At the end of the memfd of device memory: which other processes map it. */
 enum { STANDIN_MOST_PEERS = 64 };
 typedef struct block_ledger {
     uint64_t key;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* standin/event.c: events of the stand-in. An event is the operation that
- * recorded it last; who waits for it waits for that operation, whatever is
+ * recorded it last; a wait for the event waits for that operation, whatever is
  * recorded afterwards. */
 #include <stdlib.h>
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* standin/ipc.c: device memory of another process. A handle says which
- * descriptor of which process it is; the ledger behind the bytes says who maps
- * them. Freeing what a living process still maps is undefined with the real
- * driver, and the end of the process here, unless STANDIN_IPC_FREE=1. With
- * STANDIN_IPC_ONCE=1 so is mapping what this process has mapped: the driver
- * counts that, but compute-sanitizer does not, and reports what is used after
- * the first of two is closed. */
+ * descriptor of which process it is; the ledger behind the bytes says which
+ * processes map them. Freeing what a living process still maps is undefined
+ * with the real driver, and ends the process here, unless STANDIN_IPC_FREE=1.
+ * With STANDIN_IPC_ONCE=1 mapping what this process has mapped already ends it,
+ * too: the driver counts mappings, but compute-sanitizer does not, and reports
+ * what is used after the first of two is closed. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>

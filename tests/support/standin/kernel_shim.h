@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* standin/kernel_shim.h: as much of CUDA's C++ as the library's kernels use,
- * for the host's compiler. Threads run one after the other, to their ends: what
- * waits for another thread of its grid would wait for ever. */
+ * for the host's compiler. Threads run one after the other, each to its end: a
+ * thread that waits for another of its grid would never return. */
 #ifndef TESTS_STANDIN_KERNEL_SHIM_H
 #define TESTS_STANDIN_KERNEL_SHIM_H
 

@@ -97,7 +97,7 @@ void *standin_reach(uint64_t address, size_t bytes)
 
 /* ---- mappings ------------------------------------------------------------ */
 
-/* Addresses that nobody may touch, with a page more at the end. */
+/* Reserves addresses without access, with one more page at the end. */
 static void *reserve(size_t bytes)
 {
     void *at = mmap(NULL, bytes + standin_page(), PROT_NONE,

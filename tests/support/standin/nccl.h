@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* standin/nccl.h: an NCCL without GPUs, for tests: what its files share.
  *
- * Ranks are processes (or threads) of one machine. They meet in a piece of
- * shared memory, the hall, which whoever made the id holds open, and move data
- * through it, each call on the stream it was given and in the order in which a
- * communicator was used. Calls that do not match (another operation, count,
- * root), and those whose peers are gone, wait until ncclCommAbort.
+ * Ranks are processes (or threads) of one machine. They share memory, which the
+ * process that made the id holds open, and move data through it, each call on
+ * the stream it was given and in the order in which a communicator was used.
+ * Calls that do not match (another operation, count, root), and those whose
+ * peers are gone, wait until ncclCommAbort.
  *
  * Environment: STANDIN_NCCL_SHARE=1: several ranks on one GPU are allowed;
  * STANDIN_NCCL_NOTICE=1: ranks notice that another is gone (ncclRemoteError);
@@ -56,7 +56,7 @@ typedef struct nccl_config {
     int blocking;
 } nccl_config;
 
-/* ---- the hall (nccl_hall.c) ---------------------------------------------- */
+/* ---- shared memory (nccl_shm.c) ------------------------------------------ */
 
 enum { NCCL_MOST_RANKS = 16, NCCL_CHUNK = 64 << 10 };
 
@@ -71,44 +71,44 @@ typedef enum nccl_kind {
 } nccl_kind;
 
 /* What all ranks must say alike. */
-typedef struct nccl_note {
+typedef struct nccl_signature {
     uint64_t count;
     int32_t kind, type, op, root;
-} nccl_note;
+} nccl_signature;
 
-typedef struct nccl_place { /* where a hall is */
+typedef struct nccl_shm_name { /* where the shared memory is */
     uint64_t key;
     int32_t pid, fd;
-} nccl_place;
+} nccl_shm_name;
 
-typedef struct nccl_seat {
-    _Atomic int pid;       /* 0: nobody has come */
+typedef struct nccl_slot {
+    _Atomic int pid;       /* 0: no process has come */
     _Atomic uint64_t step; /* meetings on streams, and those of callers */
     _Atomic uint64_t meeting;
     int device, ranks;
-    nccl_note note;
+    nccl_signature signature;
     int colour, key; /* of a split */
-    nccl_place split;
+    nccl_shm_name split;
     _Alignas(64) char data[NCCL_CHUNK];
-} nccl_seat;
+} nccl_slot;
 
 /* What one rank sends another. Full when put > taken. */
-typedef struct nccl_box {
+typedef struct nccl_queue {
     _Atomic uint64_t put, taken;
     uint64_t bytes; /* of the whole message */
     _Alignas(64) char data[NCCL_CHUNK];
-} nccl_box;
+} nccl_queue;
 
-typedef struct nccl_hall {
+typedef struct nccl_shm {
     uint64_t key;
-    nccl_seat seat[NCCL_MOST_RANKS];
-    nccl_box box[NCCL_MOST_RANKS][NCCL_MOST_RANKS]; /* [from][to] */
-} nccl_hall;
+    nccl_slot slot[NCCL_MOST_RANKS];
+    nccl_queue queue[NCCL_MOST_RANKS][NCCL_MOST_RANKS]; /* [from][to] */
+} nccl_shm;
 
-int nccl_hall_make(nccl_place *place);
-void nccl_hall_forget(const nccl_place *place); /* if it is this process's */
-nccl_hall *nccl_hall_enter(const nccl_place *place);
-void nccl_hall_leave(nccl_hall *hall);
+int nccl_shm_create(nccl_shm_name *place);
+void nccl_shm_close(const nccl_shm_name *place); /* if it is this process's */
+nccl_shm *nccl_shm_map(const nccl_shm_name *place);
+void nccl_shm_unmap(nccl_shm *shm);
 int nccl_is_gone(int pid);
 
 /* ---- communicators (nccl_comm.c) ----------------------------------------- */
@@ -124,8 +124,8 @@ enum { NCCL_MOST_FACTORS = 32 };
 typedef struct nccl_comm {
     int rank, ranks;
     context *owner;
-    nccl_place place;
-    nccl_hall *hall;
+    nccl_shm_name place;
+    nccl_shm *shm;
     int blocking;
     _Atomic int refs;
     _Atomic int state; /* as ncclCommGetAsyncError tells it */
@@ -142,7 +142,7 @@ typedef struct nccl_comm {
 int nccl_fail(int code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Whether STANDIN_NCCL_FAIL names this function; what it is to return. */
-int nccl_told_to_fail(const char *function, int *code);
+int nccl_must_fail(const char *function, int *code);
 nccl_comm *nccl_keep(nccl_comm *comm);
 void nccl_release(nccl_comm *comm);
 /* 0, or why the communicator cannot be used now. */
@@ -156,7 +156,7 @@ int nccl_pause(nccl_comm *comm);
 
 typedef struct nccl_call {
     nccl_comm *comm;
-    nccl_note note; /* root: the peer of a message */
+    nccl_signature signature; /* root: the peer of a message */
     const char *in;
     char *out;
     nccl_factor factor;

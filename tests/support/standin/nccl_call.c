@@ -33,19 +33,19 @@ STANDIN_API int ncclRedOpDestroy(int op, nccl_comm *comm);
 
 /* ---- groups -------------------------------------------------------------- */
 
-typedef struct entry {
+typedef struct queued_call {
     nccl_call call;
     stream *on;
-} entry;
+} queued_call;
 
-typedef struct party { /* what a group has gathered */
+typedef struct call_group { /* what a group has gathered */
     size_t count;
-    entry *entry;
-} party;
+    queued_call *entry;
+} call_group;
 
 static _Thread_local int depth;
 static _Thread_local int spoiled; /* a call of the group failed */
-static _Thread_local party now;
+static _Thread_local call_group now;
 
 static void add(const nccl_call *call, stream *on)
 {
@@ -55,7 +55,7 @@ static void add(const nccl_call *call, stream *on)
 }
 
 /* All of one communicator, on one stream, behind what it did before. */
-static void launch(const party *p, nccl_comm *comm, stream *on)
+static void launch(const call_group *p, nccl_comm *comm, stream *on)
 {
     nccl_bundle *bundle =
         calloc(1, sizeof *bundle + p->count * sizeof *bundle->call);
@@ -77,7 +77,7 @@ static void launch(const party *p, nccl_comm *comm, stream *on)
     pthread_mutex_unlock(&comm->lock);
 }
 
-static int is_first_of_its_comm(const party *p, size_t i)
+static int is_first_of_its_comm(const call_group *p, size_t i)
 {
     for (size_t k = 0; k < i; k++)
         if (p->entry[k].call.comm == p->entry[i].call.comm)
@@ -85,14 +85,14 @@ static int is_first_of_its_comm(const party *p, size_t i)
     return 1;
 }
 
-static void launch_all(const party *p)
+static void launch_all(const call_group *p)
 {
     for (size_t i = 0; i < p->count; i++)
         if (is_first_of_its_comm(p, i) && !p->entry[i].call.comm->aborted)
             launch(p, p->entry[i].call.comm, p->entry[i].on);
 }
 
-static void set_states(const party *p, int from, int to)
+static void set_states(const call_group *p, int from, int to)
 {
     for (size_t i = 0; i < p->count; i++) {
         int expected = from;
@@ -103,7 +103,7 @@ static void set_states(const party *p, int from, int to)
 
 static void *launch_later(void *arg)
 {
-    party *p = arg;
+    call_group *p = arg;
     uint64_t seed = (uint64_t)standin_now_ns();
     standin_dawdle(&seed);
     launch_all(p);
@@ -119,9 +119,9 @@ static void *launch_later(void *arg)
 
 static int launch_in_a_thread(void)
 {
-    party *p = malloc(sizeof *p);
+    call_group *p = malloc(sizeof *p);
     *p = now;
-    now = (party){ 0, NULL };
+    now = (call_group){ 0, NULL };
     for (size_t i = 0; i < p->count; i++)
         nccl_keep(p->entry[i].call.comm)->jobs++;
     set_states(p, NCCL_OK, NCCL_IN_PROGRESS);
@@ -148,14 +148,14 @@ static int end_group(void)
     if (!status)
         launch_all(&now);
     free(now.entry);
-    now = (party){ 0, NULL };
+    now = (call_group){ 0, NULL };
     return status;
 }
 
 int ncclGroupStart(void)
 {
     int status;
-    if (nccl_told_to_fail("GroupStart", &status))
+    if (nccl_must_fail("GroupStart", &status))
         return status;
     depth++;
     return NCCL_OK;
@@ -166,7 +166,7 @@ int ncclGroupEnd(void)
     int status;
     if (depth == 0)
         return nccl_fail(NCCL_USAGE, "ncclGroupEnd: not in a group call.");
-    if (nccl_told_to_fail("GroupEnd", &status) && depth == 1)
+    if (nccl_must_fail("GroupEnd", &status) && depth == 1)
         spoiled = status;
     return --depth ? NCCL_OK : end_group();
 }
@@ -175,14 +175,14 @@ int ncclGroupEnd(void)
 
 static int check(const nccl_call *call)
 {
-    const nccl_note *note = &call->note;
-    if (note->type < 0 || note->type >= NCCL_TYPES)
-        return nccl_fail(NCCL_ARGUMENT, "invalid type %d", note->type);
-    if (note->root < 0 || note->root >= call->comm->ranks)
+    const nccl_signature *signature = &call->signature;
+    if (signature->type < 0 || signature->type >= NCCL_TYPES)
+        return nccl_fail(NCCL_ARGUMENT, "invalid type %d", signature->type);
+    if (signature->root < 0 || signature->root >= call->comm->ranks)
         return nccl_fail(NCCL_ARGUMENT,
                          "invalid root %d (root should be in "
                          "the 0..%d range)",
-                         note->root, call->comm->ranks);
+                         signature->root, call->comm->ranks);
     return NCCL_OK;
 }
 
@@ -190,7 +190,7 @@ static int check(const nccl_call *call)
  * of floats. */
 static int settle_op(nccl_call *call)
 {
-    int op = call->note.op, type = call->note.type;
+    int op = call->signature.op, type = call->signature.type;
     const nccl_factor *factor;
     if (op == NCCL_AVG && type >= NCCL_F16)
         call->factor = (nccl_factor){ 1, type, 0, 1.0 / call->comm->ranks, 0 };
@@ -201,7 +201,7 @@ static int settle_op(nccl_call *call)
         factor->type != type)
         return nccl_fail(NCCL_ARGUMENT, "invalid reduction operation %d", op);
     call->factor = *factor;
-    call->note.op = PREMULTIPLIED;
+    call->signature.op = PREMULTIPLIED;
     return NCCL_OK;
 }
 
@@ -218,10 +218,11 @@ static void *reach(const void *memory, size_t bytes, const char *name)
 
 static void find_memory(nccl_call *call, const char *name)
 {
-    size_t bytes = call->note.count * nccl_type_bytes(call->note.type);
+    size_t bytes =
+        call->signature.count * nccl_type_bytes(call->signature.type);
     size_t all = bytes * (size_t)call->comm->ranks;
-    int is_root = call->note.root == call->comm->rank;
-    int kind = call->note.kind;
+    int is_root = call->signature.root == call->comm->rank;
+    int kind = call->signature.kind;
     if (kind != NCCL_RECV && (kind != NCCL_BROADCAST || is_root))
         call->in =
             reach(call->in, kind == NCCL_REDUCE_SCATTER ? all : bytes, name);
@@ -233,7 +234,7 @@ static void find_memory(nccl_call *call, const char *name)
 static int prepare(nccl_call *call, const char *name, void *handle, stream **on)
 {
     int status;
-    if (nccl_told_to_fail(name, &status) || (status = nccl_ready(call->comm)) ||
+    if (nccl_must_fail(name, &status) || (status = nccl_ready(call->comm)) ||
         (status = check(call)) || (status = settle_op(call)))
         return status;
     *on = standin_stream(call->comm->owner, handle);
@@ -252,7 +253,7 @@ static int post(nccl_call call, const char *name, void *handle)
             spoiled = status;
         return status;
     }
-    if (call.note.count || call.note.kind >= NCCL_SEND)
+    if (call.signature.count || call.signature.kind >= NCCL_SEND)
         add(&call, on);
     return depth ? NCCL_OK : end_group();
 }
@@ -262,41 +263,45 @@ static int post(nccl_call call, const char *name, void *handle)
 int ncclAllReduce(const void *in, void *out, size_t count, int type, int op,
                   nccl_comm *comm, void *stream_handle)
 {
-    return post((nccl_call){ .comm = comm,
-                             .in = in,
-                             .out = out,
-                             .note = { count, NCCL_ALL_REDUCE, type, op, 0 } },
-                "AllReduce", stream_handle);
+    return post(
+        (nccl_call){ .comm = comm,
+                     .in = in,
+                     .out = out,
+                     .signature = { count, NCCL_ALL_REDUCE, type, op, 0 } },
+        "AllReduce", stream_handle);
 }
 
 int ncclBroadcast(const void *in, void *out, size_t count, int type, int root,
                   nccl_comm *comm, void *stream_handle)
 {
-    return post((nccl_call){ .comm = comm,
-                             .in = in,
-                             .out = out,
-                             .note = { count, NCCL_BROADCAST, type, 0, root } },
-                "Broadcast", stream_handle);
+    return post(
+        (nccl_call){ .comm = comm,
+                     .in = in,
+                     .out = out,
+                     .signature = { count, NCCL_BROADCAST, type, 0, root } },
+        "Broadcast", stream_handle);
 }
 
 int ncclReduce(const void *in, void *out, size_t count, int type, int op,
                int root, nccl_comm *comm, void *stream_handle)
 {
-    return post((nccl_call){ .comm = comm,
-                             .in = in,
-                             .out = out,
-                             .note = { count, NCCL_REDUCE, type, op, root } },
-                "Reduce", stream_handle);
+    return post(
+        (nccl_call){ .comm = comm,
+                     .in = in,
+                     .out = out,
+                     .signature = { count, NCCL_REDUCE, type, op, root } },
+        "Reduce", stream_handle);
 }
 
 int ncclAllGather(const void *in, void *out, size_t count, int type,
                   nccl_comm *comm, void *stream_handle)
 {
-    return post((nccl_call){ .comm = comm,
-                             .in = in,
-                             .out = out,
-                             .note = { count, NCCL_ALL_GATHER, type, 0, 0 } },
-                "AllGather", stream_handle);
+    return post(
+        (nccl_call){ .comm = comm,
+                     .in = in,
+                     .out = out,
+                     .signature = { count, NCCL_ALL_GATHER, type, 0, 0 } },
+        "AllGather", stream_handle);
 }
 
 int ncclReduceScatter(const void *in, void *out, size_t count, int type, int op,
@@ -306,7 +311,7 @@ int ncclReduceScatter(const void *in, void *out, size_t count, int type, int op,
         (nccl_call){ .comm = comm,
                      .in = in,
                      .out = out,
-                     .note = { count, NCCL_REDUCE_SCATTER, type, op, 0 } },
+                     .signature = { count, NCCL_REDUCE_SCATTER, type, op, 0 } },
         "ReduceScatter", stream_handle);
 }
 
@@ -315,7 +320,7 @@ int ncclSend(const void *from, size_t count, int type, int peer,
 {
     return post((nccl_call){ .comm = comm,
                              .in = from,
-                             .note = { count, NCCL_SEND, type, 0, peer } },
+                             .signature = { count, NCCL_SEND, type, 0, peer } },
                 "Send", stream_handle);
 }
 
@@ -324,7 +329,7 @@ int ncclRecv(void *into, size_t count, int type, int peer, nccl_comm *comm,
 {
     return post((nccl_call){ .comm = comm,
                              .out = into,
-                             .note = { count, NCCL_RECV, type, 0, peer } },
+                             .signature = { count, NCCL_RECV, type, 0, peer } },
                 "Recv", stream_handle);
 }
 
@@ -335,7 +340,7 @@ int ncclRedOpCreatePreMulSum(int *op, void *factor, int type, int residence,
 {
     nccl_factor made = { .used = 1, .type = type };
     int status;
-    if (nccl_told_to_fail("RedOpCreatePreMulSum", &status) ||
+    if (nccl_must_fail("RedOpCreatePreMulSum", &status) ||
         (status = nccl_ready(comm)))
         return status;
     if (type < 0 || type >= NCCL_TYPES || residence < 0 || residence > 1)
@@ -358,8 +363,7 @@ int ncclRedOpCreatePreMulSum(int *op, void *factor, int type, int residence,
 int ncclRedOpDestroy(int op, nccl_comm *comm)
 {
     int i = op - NCCL_OPS, status;
-    if (nccl_told_to_fail("RedOpDestroy", &status) ||
-        (status = nccl_ready(comm)))
+    if (nccl_must_fail("RedOpDestroy", &status) || (status = nccl_ready(comm)))
         return status;
     if (i < 0 || i >= NCCL_MOST_FACTORS || !comm->factor[i].used)
         return nccl_fail(NCCL_ARGUMENT, "ncclRedOpDestroy : operator is not "

@@ -42,14 +42,14 @@ void nccl_spawn(void *(*fn)(void *), void *arg)
     pthread_detach(thread);
 }
 
-static void look_for_the_dead(nccl_comm *comm)
+static void check_peers(nccl_comm *comm)
 {
     int expected = NCCL_OK;
-    if (comm->state == NCCL_IN_PROGRESS || !comm->hall ||
+    if (comm->state == NCCL_IN_PROGRESS || !comm->shm ||
         !standin_setting("STANDIN_NCCL_NOTICE", 0))
         return;
     for (int i = 0; i < comm->ranks; i++)
-        if (nccl_is_gone(comm->hall->seat[i].pid) &&
+        if (nccl_is_gone(comm->shm->slot[i].pid) &&
             atomic_compare_exchange_strong(&comm->state, &expected,
                                            NCCL_REMOTE))
             nccl_fail(NCCL_REMOTE, "rank %d is gone", i);
@@ -68,9 +68,9 @@ int nccl_pause(nccl_comm *comm)
 static int meet(nccl_comm *comm)
 {
     uint64_t mine = ++comm->meetings;
-    comm->hall->seat[comm->rank].meeting = mine;
+    comm->shm->slot[comm->rank].meeting = mine;
     for (int i = 0; i < comm->ranks; i++)
-        while (comm->hall->seat[i].meeting < mine)
+        while (comm->shm->slot[i].meeting < mine)
             if (nccl_pause(comm))
                 return nccl_fail(NCCL_SYSTEM, "aborted");
     return NCCL_OK;
@@ -90,8 +90,8 @@ void nccl_release(nccl_comm *comm)
         return;
     if (comm->last)
         standin_release(comm->last);
-    nccl_hall_forget(&comm->place);
-    nccl_hall_leave(comm->hall);
+    nccl_shm_close(&comm->place);
+    nccl_shm_unmap(comm->shm);
     pthread_mutex_destroy(&comm->lock);
     free(comm);
 }
@@ -111,31 +111,31 @@ int nccl_ready(const nccl_comm *comm)
 
 /* ---- beginning ----------------------------------------------------------- */
 
-static int sit_down(nccl_comm *comm)
+static int join_comm(nccl_comm *comm)
 {
-    nccl_seat *seat = &comm->hall->seat[comm->rank];
+    nccl_slot *slot = &comm->shm->slot[comm->rank];
     int nobody = 0;
-    if (!atomic_compare_exchange_strong(&seat->pid, &nobody, (int)getpid()))
+    if (!atomic_compare_exchange_strong(&slot->pid, &nobody, (int)getpid()))
         return nccl_fail(NCCL_USAGE, "rank %d has come twice", comm->rank);
-    seat->device = comm->owner->device;
-    seat->ranks = comm->ranks;
+    slot->device = comm->owner->device;
+    slot->ranks = comm->ranks;
     return meet(comm);
 }
 
-static int check_seats(const nccl_comm *comm)
+static int check_slots(const nccl_comm *comm)
 {
-    const nccl_seat *seat = comm->hall->seat;
+    const nccl_slot *slot = comm->shm->slot;
     int share = standin_setting("STANDIN_NCCL_SHARE", 0) != 0;
     for (int i = 0; i < comm->ranks; i++) {
-        if (seat[i].ranks != comm->ranks)
+        if (slot[i].ranks != comm->ranks)
             return nccl_fail(NCCL_USAGE, "rank %d takes there to be %d ranks",
-                             i, seat[i].ranks);
+                             i, slot[i].ranks);
         for (int k = 0; k < i && !share; k++)
-            if (seat[i].device == seat[k].device)
+            if (slot[i].device == slot[k].device)
                 return nccl_fail(NCCL_USAGE,
                                  "Duplicate GPU detected : rank %d and rank %d "
                                  "both on CUDA device %x000",
-                                 i, k, seat[i].device + 1);
+                                 i, k, slot[i].device + 1);
     }
     return NCCL_OK;
 }
@@ -146,12 +146,12 @@ static int begin(nccl_comm *comm)
     uint64_t seed = (uint64_t)standin_setting("STANDIN_SEED", 1) + comm->rank;
     int status;
     standin_dawdle(&seed);
-    comm->hall = nccl_hall_enter(&comm->place);
-    if (!comm->hall)
-        return nccl_fail(NCCL_SYSTEM, "who made the id is not there");
-    status = sit_down(comm);
-    status = status ? status : check_seats(comm);
-    nccl_hall_forget(&comm->place);
+    comm->shm = nccl_shm_map(&comm->place);
+    if (!comm->shm)
+        return nccl_fail(NCCL_SYSTEM, "the process that made the id is gone");
+    status = join_comm(comm);
+    status = status ? status : check_slots(comm);
+    nccl_shm_close(&comm->place);
     return status;
 }
 
@@ -179,12 +179,12 @@ static nccl_comm *make(int rank, int ranks, context *owner)
 
 int ncclGetUniqueId(nccl_id *id)
 {
-    nccl_place place;
+    nccl_shm_name place;
     uint32_t magic = MAGIC;
     int status, code;
-    if (nccl_told_to_fail("GetUniqueId", &code))
+    if (nccl_must_fail("GetUniqueId", &code))
         return code;
-    status = nccl_hall_make(&place);
+    status = nccl_shm_create(&place);
     memset(id, 0, sizeof *id);
     memcpy(id->bytes, &magic, sizeof magic);
     memcpy(id->bytes + 8, &place, sizeof place);
@@ -221,7 +221,7 @@ int ncclCommInitRankConfig(nccl_comm **made, int ranks, nccl_id id, int rank,
 {
     nccl_comm *comm;
     int status;
-    if (nccl_told_to_fail("CommInitRankConfig", &status))
+    if (nccl_must_fail("CommInitRankConfig", &status))
         return status;
     status = check_begin(ranks, &id, rank, config);
     if (status)
@@ -256,22 +256,22 @@ typedef struct parting {
     int colour, key;
 } parting;
 
-/* This rank's number among those of its colour, and who is number 0. */
+/* This rank's number among those of its colour, and which rank is number 0. */
 static int count_colour(const parting *p, int *rank, int *leader)
 {
-    const nccl_seat *seat = p->parent->hall->seat;
+    const nccl_slot *slot = p->parent->shm->slot;
     int me = p->parent->rank, ranks = 0;
     *rank = 0;
     *leader = me;
     for (int i = 0; i < p->parent->ranks; i++) {
         int best = *leader;
-        if (seat[i].colour != p->colour)
+        if (slot[i].colour != p->colour)
             continue;
         ranks++;
-        if (seat[i].key < p->key || (seat[i].key == p->key && i < me))
+        if (slot[i].key < p->key || (slot[i].key == p->key && i < me))
             ++*rank;
-        if (seat[i].key < seat[best].key ||
-            (seat[i].key == seat[best].key && i < best))
+        if (slot[i].key < slot[best].key ||
+            (slot[i].key == slot[best].key && i < best))
             *leader = i;
     }
     return ranks;
@@ -280,19 +280,19 @@ static int count_colour(const parting *p, int *rank, int *leader)
 static int part(const parting *p)
 {
     nccl_comm *parent = p->parent;
-    nccl_seat *seat = parent->hall->seat;
+    nccl_slot *slot = parent->shm->slot;
     int status, rank = 0, leader = 0, ranks = 0;
-    seat[parent->rank].colour = p->colour;
-    seat[parent->rank].key = p->key;
+    slot[parent->rank].colour = p->colour;
+    slot[parent->rank].key = p->key;
     if ((status = meet(parent)))
         return status;
     if (p->child)
         ranks = count_colour(p, &rank, &leader);
     if (p->child && leader == parent->rank)
-        status = nccl_hall_make(&seat[leader].split);
+        status = nccl_shm_create(&slot[leader].split);
     if (status || (status = meet(parent)) || !p->child)
         return status;
-    p->child->place = seat[leader].split;
+    p->child->place = slot[leader].split;
     p->child->rank = rank;
     p->child->ranks = ranks;
     return begin(p->child);
@@ -333,7 +333,7 @@ int ncclCommSplit(nccl_comm *comm, int colour, int key, nccl_comm **made,
 {
     parting p = { .parent = comm, .colour = colour, .key = key };
     int status;
-    if (nccl_told_to_fail("CommSplit", &status) || (status = nccl_ready(comm)))
+    if (nccl_must_fail("CommSplit", &status) || (status = nccl_ready(comm)))
         return status;
     if (colour < NO_COLOUR)
         return nccl_fail(NCCL_ARGUMENT, "colour %d", colour);
@@ -380,8 +380,7 @@ static void *end_later(void *arg)
 int ncclCommFinalize(nccl_comm *comm)
 {
     int status;
-    if (nccl_told_to_fail("CommFinalize", &status) ||
-        (status = nccl_ready(comm)))
+    if (nccl_must_fail("CommFinalize", &status) || (status = nccl_ready(comm)))
         return status;
     comm->ended = 1;
     if (comm->blocking) {
@@ -396,7 +395,7 @@ int ncclCommFinalize(nccl_comm *comm)
 int ncclCommDestroy(nccl_comm *comm)
 {
     int status;
-    if (nccl_told_to_fail("CommDestroy", &status))
+    if (nccl_must_fail("CommDestroy", &status))
         return status;
     if (!comm)
         return NCCL_OK;
@@ -413,7 +412,7 @@ int ncclCommAbort(nccl_comm *comm)
 {
     const struct timespec pause = { 0, POLL_NS };
     int status;
-    if (nccl_told_to_fail("CommAbort", &status))
+    if (nccl_must_fail("CommAbort", &status))
         return status;
     if (!comm)
         return NCCL_OK;
@@ -428,7 +427,7 @@ int ncclCommGetAsyncError(nccl_comm *comm, int *result)
 {
     if (!comm)
         return nccl_fail(NCCL_ARGUMENT, "the communicator is NULL");
-    look_for_the_dead(comm);
+    check_peers(comm);
     *result = comm->state;
     return NCCL_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* standin/nccl_move.c: what NCCL does on a stream: collectives in chunks
- * through the seats of the hall, one after the other; then all messages of the
- * group at once through its boxes. Everything that waits ends on abort, and
- * then nothing more is written. */
+ * through the slots of the shared memory, one after the other; then all
+ * messages of the group at once through its queues. Everything that waits ends
+ * on abort, and then nothing more is written. */
 #include <stddef.h>
 #include <string.h>
 
@@ -19,9 +19,9 @@ static size_t smaller(size_t a, size_t b)
 static int meet(nccl_comm *comm)
 {
     uint64_t mine = ++comm->steps;
-    atomic_store(&comm->hall->seat[comm->rank].step, mine);
+    atomic_store(&comm->shm->slot[comm->rank].step, mine);
     for (int i = 0; i < comm->ranks; i++)
-        while (atomic_load(&comm->hall->seat[i].step) < mine)
+        while (atomic_load(&comm->shm->slot[i].step) < mine)
             if (nccl_pause(comm))
                 return 1;
     return comm->aborted;
@@ -35,70 +35,72 @@ static int hang(nccl_comm *comm)
 }
 
 /* Ranks that do not do the same wait for ever, as they would. */
-static int agree(nccl_comm *comm, const nccl_note *note)
+static int agree(nccl_comm *comm, const nccl_signature *signature)
 {
-    nccl_seat *seat = comm->hall->seat;
-    seat[comm->rank].note = *note;
+    nccl_slot *slot = comm->shm->slot;
+    slot[comm->rank].signature = *signature;
     if (meet(comm))
         return 1;
     for (int i = 0; i < comm->ranks; i++)
-        if (memcmp(&seat[i].note, note, sizeof *note) != 0)
+        if (memcmp(&slot[i].signature, signature, sizeof *signature) != 0)
             return hang(comm);
     return meet(comm);
 }
 
-/* This rank's part of a chunk into its seat, multiplied if it has to be. */
+/* Copies this rank's part of a chunk into its slot, multiplied if need be. */
 static void offer(const nccl_call *call, const char *from, size_t count)
 {
     nccl_comm *comm = call->comm;
-    char *seat = comm->hall->seat[comm->rank].data;
-    int type = call->note.type;
+    char *slot = comm->shm->slot[comm->rank].data;
+    int type = call->signature.type;
     if (call->factor.used)
-        nccl_scale(seat, from, count, type, call->factor.value);
+        nccl_scale(slot, from, count, type, call->factor.value);
     else
-        memcpy(seat, from, count * nccl_type_bytes(type));
+        memcpy(slot, from, count * nccl_type_bytes(type));
 }
 
 static void combine(const nccl_call *call, char *to, size_t count)
 {
     const char *from[NCCL_MOST_RANKS];
     for (int i = 0; i < call->comm->ranks; i++)
-        from[i] = call->comm->hall->seat[i].data;
-    nccl_combine(to, from, call->comm->ranks, count, call->note.type,
-                 call->note.op);
+        from[i] = call->comm->shm->slot[i].data;
+    nccl_combine(to, from, call->comm->ranks, count, call->signature.type,
+                 call->signature.op);
 }
 
-typedef void (*take_fn)(const nccl_call *call, size_t at, size_t count);
+typedef void (*move_fn)(const nccl_call *call, size_t at, size_t count);
 
 static void take_reduced(const nccl_call *call, size_t at, size_t count)
 {
-    if (call->note.kind == NCCL_REDUCE && call->note.root != call->comm->rank)
+    if (call->signature.kind == NCCL_REDUCE &&
+        call->signature.root != call->comm->rank)
         return;
-    combine(call, call->out + at * nccl_type_bytes(call->note.type), count);
+    combine(call, call->out + at * nccl_type_bytes(call->signature.type),
+            count);
 }
 
 static void take_broadcast(const nccl_call *call, size_t at, size_t count)
 {
-    size_t each = nccl_type_bytes(call->note.type);
-    memcpy(call->out + at * each, call->comm->hall->seat[call->note.root].data,
-           count * each);
+    size_t each = nccl_type_bytes(call->signature.type);
+    memcpy(call->out + at * each,
+           call->comm->shm->slot[call->signature.root].data, count * each);
 }
 
 static void take_gathered(const nccl_call *call, size_t at, size_t count)
 {
-    size_t each = nccl_type_bytes(call->note.type);
+    size_t each = nccl_type_bytes(call->signature.type);
     for (int i = 0; i < call->comm->ranks; i++)
-        memcpy(call->out + ((size_t)i * call->note.count + at) * each,
-               call->comm->hall->seat[i].data, count * each);
+        memcpy(call->out + ((size_t)i * call->signature.count + at) * each,
+               call->comm->shm->slot[i].data, count * each);
 }
 
-/* Everybody offers `from` chunk by chunk and takes what take takes. */
-static int in_chunks(const nccl_call *call, const char *from, take_fn take)
+/* All ranks offer `from` chunk by chunk and receive by `take`. */
+static int in_chunks(const nccl_call *call, const char *from, move_fn take)
 {
-    size_t each = nccl_type_bytes(call->note.type);
+    size_t each = nccl_type_bytes(call->signature.type);
     size_t most = NCCL_CHUNK / each;
-    for (size_t at = 0; at < call->note.count; at += most) {
-        size_t count = smaller(most, call->note.count - at);
+    for (size_t at = 0; at < call->signature.count; at += most) {
+        size_t count = smaller(most, call->signature.count - at);
         if (from)
             offer(call, from + at * each, count);
         if (meet(call->comm))
@@ -113,7 +115,7 @@ static int in_chunks(const nccl_call *call, const char *from, take_fn take)
 
 static int scatter_reduced(const nccl_call *call)
 {
-    size_t part = call->note.count * nccl_type_bytes(call->note.type);
+    size_t part = call->signature.count * nccl_type_bytes(call->signature.type);
     for (int i = 0; i < call->comm->ranks; i++)
         if (in_chunks(call, call->in + (size_t)i * part,
                       i == call->comm->rank ? take_reduced : NULL))
@@ -124,14 +126,15 @@ static int scatter_reduced(const nccl_call *call)
 static int run_collective(nccl_call *call)
 {
     nccl_comm *comm = call->comm;
-    if (comm->aborted || agree(comm, &call->note))
+    if (comm->aborted || agree(comm, &call->signature))
         return 1;
     if (call->factor.on_device)
         call->factor.value = nccl_value((void *)(uintptr_t)call->factor.address,
                                         call->factor.type);
-    switch (call->note.kind) {
+    switch (call->signature.kind) {
     case NCCL_BROADCAST:
-        return in_chunks(call, comm->rank == call->note.root ? call->in : NULL,
+        return in_chunks(call,
+                         comm->rank == call->signature.root ? call->in : NULL,
                          take_broadcast);
     case NCCL_ALL_GATHER: return in_chunks(call, call->in, take_gathered);
     case NCCL_REDUCE_SCATTER: return scatter_reduced(call);
@@ -143,17 +146,18 @@ static int run_collective(nccl_call *call)
 
 static size_t message_bytes(const nccl_call *call)
 {
-    return call->note.count * nccl_type_bytes(call->note.type);
+    return call->signature.count * nccl_type_bytes(call->signature.type);
 }
 
 /* Done when the receiver has taken the last of it: a send waits for its
- * receive. done_bytes counts one more for what is in the box. */
+ * receive. done_bytes counts one more for what is in the queue. */
 static int move_send(nccl_call *call)
 {
-    nccl_box *box = &call->comm->hall->box[call->comm->rank][call->note.root];
+    nccl_queue *queue =
+        &call->comm->shm->queue[call->comm->rank][call->signature.root];
     size_t bytes = message_bytes(call), count;
-    uint64_t put = atomic_load(&box->put);
-    if (put != atomic_load(&box->taken))
+    uint64_t put = atomic_load(&queue->put);
+    if (put != atomic_load(&queue->taken))
         return 0;
     if (call->finished < 0 && call->done_bytes == bytes) {
         call->finished = 1;
@@ -161,44 +165,45 @@ static int move_send(nccl_call *call)
     }
     count = smaller(NCCL_CHUNK, bytes - call->done_bytes);
     if (count)
-        memcpy(box->data, call->in + call->done_bytes, count);
-    box->bytes = bytes;
+        memcpy(queue->data, call->in + call->done_bytes, count);
+    queue->bytes = bytes;
     call->done_bytes += count;
     call->finished = -1; /* at least one chunk is on its way */
-    atomic_store(&box->put, put + 1);
+    atomic_store(&queue->put, put + 1);
     return 1;
 }
 
 static int move_receive(nccl_call *call)
 {
-    nccl_box *box = &call->comm->hall->box[call->note.root][call->comm->rank];
+    nccl_queue *queue =
+        &call->comm->shm->queue[call->signature.root][call->comm->rank];
     size_t bytes = message_bytes(call), count;
-    uint64_t taken = atomic_load(&box->taken);
-    if (atomic_load(&box->put) == taken || box->bytes != bytes)
+    uint64_t taken = atomic_load(&queue->taken);
+    if (atomic_load(&queue->put) == taken || queue->bytes != bytes)
         return 0; /* sizes that differ: for ever */
     count = smaller(NCCL_CHUNK, bytes - call->done_bytes);
     if (count)
-        memcpy(call->out + call->done_bytes, box->data, count);
+        memcpy(call->out + call->done_bytes, queue->data, count);
     call->done_bytes += count;
     if (call->done_bytes == bytes)
         call->finished = 1;
-    atomic_store(&box->taken, taken + 1);
+    atomic_store(&queue->taken, taken + 1);
     return 1;
 }
 
 static int is_message(const nccl_call *call)
 {
-    return call->note.kind >= NCCL_SEND;
+    return call->signature.kind >= NCCL_SEND;
 }
 
 /* Whether an earlier one of the same direction and peer is still under way. */
 static int is_behind(const nccl_bundle *bundle, size_t i)
 {
-    const nccl_note *note = &bundle->call[i].note;
+    const nccl_signature *signature = &bundle->call[i].signature;
     for (size_t k = 0; k < i; k++) {
         const nccl_call *other = &bundle->call[k];
-        if (other->finished <= 0 && other->note.kind == note->kind &&
-            other->note.root == note->root)
+        if (other->finished <= 0 && other->signature.kind == signature->kind &&
+            other->signature.root == signature->root)
             return 1;
     }
     return 0;
@@ -214,8 +219,8 @@ static int move_all(nccl_bundle *bundle, size_t *left)
         if (!is_message(call) || call->finished > 0)
             continue;
         if (!is_behind(bundle, i))
-            moved |= call->note.kind == NCCL_SEND ? move_send(call)
-                                                  : move_receive(call);
+            moved |= call->signature.kind == NCCL_SEND ? move_send(call)
+                                                       : move_receive(call);
         *left += call->finished <= 0;
     }
     return moved;

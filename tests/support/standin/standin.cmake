@@ -50,9 +50,9 @@ function(oarsong_standin name)
         ${CMAKE_SOURCE_DIR}/tests/support ${CMAKE_SOURCE_DIR}/src
         ${CMAKE_SOURCE_DIR}/include)
     target_link_libraries(standin_${name} PRIVATE oarsong_flags)
-    # An older clang takes it that the processor's flags survive a look for a
-    # thread's own variable, which they do not in a library that is loaded at
-    # run time (LLVM issue 39850). The library itself has no such place.
+    # An older clang assumes that the processor's flags survive an access to a
+    # thread-local variable, which they do not in a library that is loaded at
+    # run time (LLVM issue 39850). The library itself has no such access.
     if(CMAKE_C_COMPILER_ID STREQUAL "Clang" AND
        CMAKE_C_COMPILER_VERSION VERSION_LESS 17 AND
        CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
@@ -71,7 +71,7 @@ file(GLOB standin_nccl CONFIGURE_DEPENDS ${standin}/nccl*.c)
 oarsong_standin(nccl ${standin_nccl})
 target_link_libraries(standin_nccl PRIVATE standin_cuda)
 
-# The tests of a folder find the stand-ins where they look for the real ones.
+# Makes the tests of a folder load the stand-ins instead of the real libraries.
 function(oarsong_use_standins folder)
     file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.c)
     foreach(source IN LISTS sources)
@@ -82,7 +82,7 @@ function(oarsong_use_standins folder)
             OARSONG_CUDA_LIBRARY=${standin_build}/libstandin-cuda.so
             OARSONG_NCCL_LIBRARY=${standin_build}/libstandin-nccl.so
             OARSONG_KERNELS=${standin_build}/kernels
-            # Without the first each process takes a second.
+            # Without atexit_sleep_ms=0 each process takes a second.
             TSAN_OPTIONS=atexit_sleep_ms=0:suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp)
     endforeach()
 endfunction()
