@@ -34,6 +34,11 @@ OAR_OPTS_INIT(oar_gpt_opts);
 OAR_API oar_status oar_gpt_create(const oar_gpt_opts *opts,
                                   oar_module **module);
 
+/* Gives the options that a module of oar_gpt_create was made with, defaults
+ * filled in. *opts has its size set. OAR_E_ARG for any other module. */
+OAR_API oar_status oar_gpt_describe(const oar_module *module,
+                                    oar_gpt_opts *opts);
+
 typedef struct oar_cnn_opts {
     size_t size;
     int64_t channels; /* of the image; 0 means 1 */

@@ -36,6 +36,7 @@
 #include <oarsong/data.h>
 #include <oarsong/dlpack.h>
 #include <oarsong/safetensors.h>
+#include <oarsong/interchange.h>
 
 /* both */
 #include <oarsong/gpu.h>

@@ -188,7 +188,7 @@ static oar_status fill_blocks(oar_module *row, seeds *s, const oar_gpt_opts *o)
 
 typedef struct gpt {
     oar_module *tok, *pos, *drop, *blocks, *norm, *head; /* borrowed */
-    int64_t context;
+    oar_gpt_opts opts;                                   /* with defaults */
 } gpt;
 
 static oar_tensor *gpt_forward(oar_tape *tape, oar_module *module,
@@ -200,12 +200,12 @@ static oar_tensor *gpt_forward(oar_tape *tape, oar_module *module,
 
     if (tape == NULL)
         return oari_forward_alone(gpt_forward, module, tokens);
-    if (s.ndim != 2 || s.dim[1] > g->context) {
+    if (s.ndim != 2 || s.dim[1] > g->opts.context) {
         oari_fail(OAR_E_SHAPE,
                   "gpt of tokens with %d dims, the last %lld long: [n, t] "
                   "with t up to %lld",
                   s.ndim, (long long)(s.ndim > 0 ? s.dim[s.ndim - 1] : 1),
-                  (long long)g->context);
+                  (long long)g->opts.context);
         return NULL;
     }
     x = oar_forward(tape, g->tok, tokens);
@@ -270,7 +270,8 @@ static oar_status fill_gpt(oar_module *module, const oar_gpt_opts *o)
     gpt *g = oar_module_self(module);
     seeds s = { .param = o->seed, .dropout = o->seed };
 
-    g->context = o->context;
+    g->opts = *o;
+    g->opts.size = sizeof g->opts;
     OARI_TRY(add_table(module, "tok", o->vocabulary, &s, o));
     g->tok = last_child(module);
     if (!o->rotary) {
@@ -310,4 +311,15 @@ oar_status oar_gpt_create(const oar_gpt_opts *opts, oar_module **module)
         return oari_fail(OAR_E_ARG, "gpt_create: nowhere to give it");
     OARI_TRY(oar_module_create(&gpt_class, &made));
     return oari_layer_give(fill_gpt(made, &o), made, module);
+}
+
+oar_status oar_gpt_describe(const oar_module *module, oar_gpt_opts *opts)
+{
+    const gpt *g;
+
+    if (!oar_module_is(module, &gpt_class))
+        return oari_fail(OAR_E_ARG, "gpt_describe of a %s: it is no gpt",
+                         module != NULL ? oar_module_name(module) : "NULL");
+    g = oar_module_self((oar_module *)(uintptr_t)module);
+    return oari_struct_give(opts, &g->opts, sizeof g->opts, "gpt_opts");
 }
