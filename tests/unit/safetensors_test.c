@@ -86,7 +86,7 @@ static void every_dtype_and_shape_comes_back_bitwise(void **state)
         { 2, { 3, 5 } }, { 3, { 2, 0, 4 } }, { 4, { 2, 1, 3, 2 } }
     };
     enum { SHAPES = sizeof shapes / sizeof shapes[0] };
-    char name[OAR_DTYPE_COUNT * SHAPES][24];
+    char name[OAR_DTYPE_COUNT * SHAPES][32];
     const char *names[OAR_DTYPE_COUNT * SHAPES];
     oar_tensor *tensor[OAR_DTYPE_COUNT * SHAPES];
     const char *metadata[2][2] = { { "format", "pt" },
