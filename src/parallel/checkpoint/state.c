@@ -181,8 +181,8 @@ oar_status oar_state_add_bytes(oar_state *state, const char *name, void *data,
                                         : "data");
     OARI_TRY(wrap_span(name, oar_span_of(data, bytes, OAR_U8),
                        OAR_SHAPE((int64_t)bytes), &tensor));
-    status = oari_state_add(state, "extra", name, tensor, NULL,
-                            OARI_CKPT_BYTES);
+    status =
+        oari_state_add(state, "extra", name, tensor, NULL, OARI_CKPT_BYTES);
     oar_tensor_release(tensor);
     return status;
 }

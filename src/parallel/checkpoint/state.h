@@ -58,8 +58,8 @@ oar_status oari_ckpt_get_float(const oari_ckpt_found *found, const char *name,
                                double *number);
 oar_status oari_ckpt_get_text(const oari_ckpt_found *found, const char *name,
                               const char **text);
-oar_status oari_ckpt_get_counter(const oari_ckpt_found *found,
-                                 const char *name, uint64_t *number);
+oar_status oari_ckpt_get_counter(const oari_ckpt_found *found, const char *name,
+                                 uint64_t *number);
 
 /* Where values come from and go to. */
 typedef struct oari_ckpt_source oari_ckpt_source;

@@ -129,8 +129,8 @@ oar_status oar_state_add_module(oar_state *state, oar_module *module,
     state->module.data[state->module.count++] = oar_module_retain(module);
     for (int i = 0; i < oar_module_params(module); i++) {
         OARI_TRY(oar_module_param_name(module, i, name, sizeof name));
-        OARI_TRY(add_named(state, first, oar_module_param(module, i), prefix,
-                           name));
+        OARI_TRY(
+            add_named(state, first, oar_module_param(module, i), prefix, name));
     }
     for (int i = 0; i < oar_module_buffers(module); i++) {
         OARI_TRY(oar_module_buffer_name(module, i, name, sizeof name));

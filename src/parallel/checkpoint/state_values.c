@@ -143,11 +143,10 @@ static int number_of_rank(const char *text, int rank, uint64_t *number)
 
 /* A rank that was not there takes the counter of another one, far ahead, so
  * that no two ranks go on alike. */
-oar_status oari_ckpt_get_counter(const oari_ckpt_found *found,
-                                 const char *name, uint64_t *number)
+oar_status oari_ckpt_get_counter(const oari_ckpt_found *found, const char *name,
+                                 uint64_t *number)
 {
-    const oari_ckpt_value *value =
-        oari_ckpt_index_value(found->index, name);
+    const oari_ckpt_value *value = oari_ckpt_index_value(found->index, name);
     int ranks = found->index->ranks;
     int old = ranks > 0 ? found->rank % ranks : 0;
 
