@@ -25,6 +25,10 @@ struct oar_checkpoint {
     oar_checkpoint_stats stats;
 };
 
+/* Checks that a checkpoint may be used: it is not NULL, and this process opened
+ * it. `call` is for the error. */
+oar_status oari_ckpt_check(const oar_checkpoint *checkpoint, const char *call);
+
 /* ---- agree.c ------------------------------------------------------------- */
 
 /* Returns OAR_OK if all ranks give OAR_OK; else, on all of them, the failure of

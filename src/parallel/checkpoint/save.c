@@ -587,3 +587,243 @@ static oar_status make_index(saving *s, oari_ckpt_index *index)
                                .is_text = s->values.value.data[i].is_text };
     return OAR_OK;
 }
+
+/* Writes a small file into a folder, and syncs it. */
+static oar_status write_small(const oar_checkpoint *c, int folder,
+                              const char *name, const oari_json_writer *w)
+{
+    int fd;
+    oar_status status;
+
+    if (w->status != OAR_OK)
+        return w->status;
+    fd = c->disk->open_file(c->disk, folder, name, OARI_DISK_CREATE);
+    if (fd < 0)
+        return oari_fail(OAR_E_SYSTEM, "make %s in %s", name, c->path);
+    status = oari_disk_write(c->disk, fd, w->text.data, (size_t)w->text.count,
+                             0, name);
+    if (status == OAR_OK && !c->opts.no_sync)
+        return oari_disk_finish(c->disk, fd, name);
+    (void)c->disk->close(c->disk, fd);
+    return status;
+}
+
+/* Writes the index that makes "model", if its tensors are whole, a folder of
+ * Hugging Face. */
+static oar_status write_weight_map(const saving *s, int section)
+{
+    const oar_checkpoint *c = s->c;
+    oari_json_writer w = { 0 };
+    uint64_t bytes = 0;
+    const char *separator = "";
+    oar_status status;
+
+    for (int64_t i = 0; i < c->layout.file.count; i++)
+        if (strncmp(c->layout.file.data[i].path, OARI_CKPT_MODEL "/",
+                    sizeof OARI_CKPT_MODEL) == 0)
+            bytes += c->layout.file.data[i].data_bytes;
+    oari_json_add(&w, "{\"metadata\":{\"total_size\":%" PRIu64
+                      "},\"weight_map\":{",
+                  bytes);
+    for (int64_t i = 0; i < c->plan.tensor.count; i++) {
+        const oari_ckpt_saved_tensor *t = &c->plan.tensor.data[i];
+        const oari_ckpt_file *f =
+            &c->layout.file.data[c->layout.place[t->first].file];
+
+        if (strcmp(t->is.section, OARI_CKPT_MODEL) != 0)
+            continue;
+        oari_json_add(&w, "%s", separator);
+        oari_json_quote(&w, t->is.name);
+        oari_json_add(&w, ":");
+        oari_json_quote(&w, strchr(f->path, '/') + 1);
+        separator = ",";
+    }
+    oari_json_add(&w, "}}\n");
+    status = write_small(c, section, "model.safetensors.index.json", &w);
+    oari_vec_free(&w.text);
+    return status;
+}
+
+/* Syncs the folder of each section; writes the weight map into that of whole
+ * models. */
+static oar_status finish_sections(const saving *s)
+{
+    const oar_checkpoint *c = s->c;
+    char before[OARI_CKPT_LONGEST_PATH] = "", section[OARI_CKPT_LONGEST_PATH];
+
+    for (int64_t i = 0; i < c->layout.file.count; i++) {
+        const oari_ckpt_file *f = &c->layout.file.data[i];
+        oar_status status = OAR_OK;
+        int fd;
+
+        snprintf(section, sizeof section, "%.*s", (int)strcspn(f->path, "/"),
+                 f->path);
+        if (strcmp(section, before) == 0)
+            continue;
+        memcpy(before, section, sizeof before);
+        fd = c->disk->open_folder(c->disk, s->generation, section);
+        if (fd < 0)
+            return oari_fail(OAR_E_SYSTEM, "open %s/%s", c->path, section);
+        if (!f->shard && strcmp(section, OARI_CKPT_MODEL) == 0)
+            status = write_weight_map(s, fd);
+        if (status == OAR_OK && !c->opts.no_sync)
+            status = oari_disk_finish(c->disk, fd, section);
+        else
+            (void)c->disk->close(c->disk, fd);
+        OARI_TRY(status);
+    }
+    return OAR_OK;
+}
+
+static oar_status sync_folder(const oar_checkpoint *c, int fd)
+{
+    if (!c->opts.no_sync && c->disk->sync(c->disk, fd) != 0)
+        return oari_fail(OAR_E_SYSTEM, "sync a folder of %s", c->path);
+    return OAR_OK;
+}
+
+/* Rank 0 makes the generation what it is called. A server that answers twice
+ * may say that there is nothing to rename: then the name is there. */
+static oar_status commit(saving *s)
+{
+    const oar_checkpoint *c = s->c;
+    oari_ckpt_index index;
+    oari_json_writer w = { 0 };
+    char name[OARI_CKPT_STEP_NAME];
+    oar_status status = make_index(s, &index);
+
+    if (status == OAR_OK)
+        oari_ckpt_index_write(&w, &index);
+    oari_ckpt_index_free(&index);
+    if (status == OAR_OK)
+        status = finish_sections(s);
+    if (status == OAR_OK)
+        status = write_small(c, s->generation, OARI_CKPT_INDEX, &w);
+    oari_vec_free(&w.text);
+    OARI_TRY(status);
+    OARI_TRY(sync_folder(c, s->generation));
+    oari_ckpt_step_name(s->step, name);
+    if (c->disk->rename(c->disk, c->folder, s->part_name, name) != 0)
+        return oari_fail(OAR_E_SYSTEM, "rename %s/%s to %s", c->path,
+                         s->part_name, name);
+    s->part_name[0] = '\0';
+    return sync_folder(c, c->folder);
+}
+
+/* ---- the call ------------------------------------------------------------ */
+
+static void end_saving(saving *s)
+{
+    const oar_checkpoint *c = s->c;
+
+    if (s->generation >= 0)
+        (void)c->disk->close(c->disk, s->generation);
+    for (int64_t i = 0; s->copy != NULL && i < s->state->item.count; i++)
+        oari_free(s->copy[i]);
+    for (int64_t i = 0; s->written != NULL && i < c->layout.file.count; i++)
+        oari_vec_free(&s->written[i].sum);
+    oari_free(s->written);
+    oari_free(s->copy);
+    oari_free(s->array);
+    oari_ckpt_values_free(&s->values);
+    oari_ckpt_part_list_free(&s->list);
+}
+
+static oar_status write_phase(saving *s)
+{
+    oar_checkpoint *c = s->c;
+
+    s->written =
+        oari_alloc((size_t)c->layout.file.count, sizeof *s->written);
+    if (s->written == NULL)
+        return OAR_E_NOMEM;
+    return oari_ckpt_write_files(c, s->generation, s->id, s->step, &s->list,
+                                 s->array, s->written);
+}
+
+static oar_status run_phases(saving *s)
+{
+    oar_checkpoint *c = s->c;
+    int64_t start = oari_now_ns(), planned, written;
+
+    OARI_TRY(plan_save(s));
+    OARI_TRY(oari_ckpt_agree(c, find_arrays(s)));
+    planned = oari_now_ns();
+    OARI_TRY(make_generation(s));
+    OARI_TRY(oari_ckpt_agree(c, write_phase(s)));
+    OARI_TRY(oari_ckpt_agree(c, gather_written(s)));
+    written = oari_now_ns();
+    OARI_TRY(oari_ckpt_agree(c, c->rank == 0 ? commit(s) : OAR_OK));
+    c->stats = (oar_checkpoint_stats){
+        .size = sizeof c->stats,
+        .step = s->step,
+        .bytes = c->plan.load[c->rank],
+        .all_bytes = c->plan.bytes,
+        .plan_s = (double)(planned - start) * 1e-9,
+        .write_s = (double)(written - planned) * 1e-9,
+        .commit_s = (double)(oari_now_ns() - written) * 1e-9,
+        .total_s = (double)(oari_now_ns() - start) * 1e-9
+    };
+    return OAR_OK;
+}
+
+/* Removes what a save that failed has left, without hiding why it failed. */
+static void remove_part(const saving *s)
+{
+    oar_error why = *oar_last_error();
+
+    if (s->part_name[0] != '\0' && s->c->rank == 0 &&
+        oari_ckpt_remove_tree(s->c->disk, s->c->folder, s->part_name) != OAR_OK)
+        oari_log(OAR_LOG_WARN, "checkpoint: %s stays: %s", s->part_name,
+                 oar_last_error_text());
+    (void)oari_fail_with(&why);
+}
+
+static oar_status check_save(const oar_checkpoint *c, const oar_state *state,
+                             int64_t step, const oar_save_opts *opts)
+{
+    if (step < 0 || step > 999999999999)
+        return oari_fail(OAR_E_ARG,
+                         "checkpoint_save: step %" PRId64
+                         "; 0 to 999,999,999,999 are allowed",
+                         step);
+    if (state == NULL)
+        return oari_fail(OAR_E_ARG, "checkpoint_save: the state is NULL");
+    if (c->opts.read_only)
+        return oari_fail(OAR_E_STATE, "checkpoint_save: %s is read-only",
+                         c->path);
+    if (opts->note != NULL && strlen(opts->note) > 200)
+        return oari_fail(OAR_E_ARG, "checkpoint_save: a note of %zu bytes",
+                         strlen(opts->note));
+    if (opts->has_dtype && !oari_dtype_is_float(opts->dtype))
+        return oari_fail(OAR_E_DTYPE, "checkpoint_save: floats as %s",
+                         oar_dtype_name(opts->dtype));
+    return OAR_OK;
+}
+
+oar_status oar_checkpoint_save(oar_checkpoint *checkpoint,
+                               const oar_state *state, int64_t step,
+                               const oar_save_opts *opts)
+{
+    saving s = { .c = checkpoint,
+                 .state = state,
+                 .step = step,
+                 .generation = -1 };
+    oar_status status;
+
+    OARI_TRY(oari_ckpt_check(checkpoint, "checkpoint_save"));
+    OARI_TRY(oari_opts_read(&s.opts, sizeof s.opts, opts));
+    status = oari_ckpt_agree(checkpoint,
+                             check_save(checkpoint, state, step, &s.opts));
+    if (status != OAR_OK)
+        return status;
+    status = run_phases(&s);
+    if (status != OAR_OK)
+        remove_part(&s);
+    end_saving(&s);
+    if (status == OAR_OK && checkpoint->rank == 0 &&
+        oari_ckpt_prune(checkpoint) != OAR_OK)
+        oari_log(OAR_LOG_WARN, "checkpoint: %s is not pruned: %s",
+                 checkpoint->path, oar_last_error_text());
+    return status;
+}
