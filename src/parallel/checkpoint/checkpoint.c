@@ -42,12 +42,14 @@ static oar_status check_opts(oar_checkpoint_opts *o)
     if (o->threads == 0)
         o->threads = 2;
     if (o->threads < 0 || o->threads > 64)
-        return oari_fail(OAR_E_ARG, "checkpoint_open: %d threads; 1 to 64 are "
-                                    "allowed",
+        return oari_fail(OAR_E_ARG,
+                         "checkpoint_open: %d threads; 1 to 64 are "
+                         "allowed",
                          o->threads);
     if (o->keep < 0 || o->keep_every < 0 || o->writers < 0)
-        return oari_fail(OAR_E_ARG, "checkpoint_open: keep %d, keep_every "
-                                    "%" PRId64 ", writers %d",
+        return oari_fail(OAR_E_ARG,
+                         "checkpoint_open: keep %d, keep_every "
+                         "%" PRId64 ", writers %d",
                          o->keep, o->keep_every, o->writers);
     return OAR_OK;
 }
@@ -67,8 +69,8 @@ static oar_status take_lock(oar_checkpoint *c)
     char text[256] = "", host[65] = "";
     int n;
 
-    c->lock = c->disk->open_file(c->disk, c->folder, LOCK_NAME,
-                                 OARI_DISK_SHARED);
+    c->lock =
+        c->disk->open_file(c->disk, c->folder, LOCK_NAME, OARI_DISK_SHARED);
     if (c->lock < 0)
         return oari_fail(OAR_E_SYSTEM, "open %s/" LOCK_NAME, c->path);
     if (c->disk->lock(c->disk, c->lock) != 0) {
@@ -80,8 +82,8 @@ static oar_status take_lock(oar_checkpoint *c)
                          c->path, text[0] != '\0' ? text : "unknown");
     }
     gethostname(host, sizeof host - 1);
-    n = snprintf(text, sizeof text, "host %s, process %" PRId64
-                                    ", since unix time %" PRId64 "\n",
+    n = snprintf(text, sizeof text,
+                 "host %s, process %" PRId64 ", since unix time %" PRId64 "\n",
                  host, c->pid, (int64_t)time(NULL));
     /* It is only for people: a disk that is full must not stop a load. */
     (void)c->disk->write_at(c->disk, c->lock, text, (size_t)n, 0);

@@ -364,3 +364,78 @@ oar_status oari_ckpt_remove_parts(const oari_disk *disk, int folder,
     oari_ckpt_steps_free(&steps);
     return status;
 }
+
+/* ---- looking ------------------------------------------------------------- */
+
+static void describe_generation(const oari_disk *disk, int folder,
+                                const char *path, int64_t step,
+                                oar_generation *g)
+{
+    oari_ckpt_index index;
+    size_t bytes;
+    char *text;
+    oar_status status =
+        oari_ckpt_read_index(disk, folder, path, step, &text, &bytes);
+
+    g->step = step;
+    oari_ckpt_step_name(step, g->name);
+    if (status == OAR_OK)
+        status = oari_ckpt_index_read(OARI_CKPT_INDEX, text, bytes, &index);
+    if (status == OAR_OK) {
+        g->saved_unix_s = index.saved_unix_s;
+        g->ranks = index.ranks;
+        snprintf(g->note, sizeof g->note, "%s", index.note);
+        for (int64_t i = 0; i < index.files; i++)
+            g->bytes += index.file[i].bytes;
+        status = oari_ckpt_check_files(disk, folder, path, step, &index);
+        oari_ckpt_index_free(&index);
+    }
+    g->complete = status == OAR_OK;
+    if (status != OAR_OK)
+        snprintf(g->why, sizeof g->why, "%.159s", oar_last_error_text());
+}
+
+oar_status oar_generations(const char *folder, int *count,
+                           oar_generation **list)
+{
+    const oari_disk *disk = oari_disk_in_use();
+    oari_ckpt_steps steps = { { 0 }, { 0 } };
+    oar_generation *made = NULL;
+    oar_status status;
+    int64_t all;
+    int fd;
+
+    if (folder == NULL || count == NULL || list == NULL)
+        return oari_fail(OAR_E_ARG, "generations: %s is NULL",
+                         folder == NULL  ? "the folder"
+                         : count == NULL ? "count"
+                                         : "list");
+    fd = disk->open_folder(disk, AT_FDCWD, folder);
+    if (fd < 0)
+        return oari_fail(errno == ENOENT ? OAR_E_NOT_FOUND : OAR_E_SYSTEM,
+                         "open the folder %s", folder);
+    status = oari_ckpt_steps_list(disk, fd, folder, &steps);
+    all = steps.step.count + steps.part.count;
+    if (status == OAR_OK &&
+        (made = oari_alloc((size_t)all, sizeof *made)) == NULL)
+        status = OAR_E_NOMEM;
+    for (int64_t i = 0; i < steps.part.count && status == OAR_OK; i++) {
+        const char *rest;
+
+        made[i].step = step_of_name(steps.part.data[i], &rest);
+        snprintf(made[i].name, sizeof made[i].name, "%.63s",
+                 steps.part.data[i]);
+        snprintf(made[i].why, sizeof made[i].why,
+                 "it is being written or removed, or was left behind");
+    }
+    for (int64_t i = 0; i < steps.step.count && status == OAR_OK; i++)
+        describe_generation(disk, fd, folder, steps.step.data[i],
+                            &made[steps.part.count + i]);
+    oari_ckpt_steps_free(&steps);
+    (void)disk->close(disk, fd);
+    if (status != OAR_OK)
+        return status;
+    *count = (int)all;
+    *list = made;
+    return OAR_OK;
+}

@@ -69,10 +69,10 @@ static int rename_by(const char *from, const char *to, const char *name,
     const char *slot = strchr(to, '*');
     int n;
 
-    if (star == NULL ? strcmp(from, name) != 0
-                     : length < before + after ||
-                           memcmp(name, from, before) != 0 ||
-                           memcmp(name + length - after, star + 1, after) != 0)
+    if (star == NULL
+            ? strcmp(from, name) != 0
+            : length < before + after || memcmp(name, from, before) != 0 ||
+                  memcmp(name + length - after, star + 1, after) != 0)
         return 0;
     if (star == NULL || slot == NULL)
         n = snprintf(renamed, room, "%s", to);
@@ -167,13 +167,13 @@ static oar_status missing_names(const loading *l, int64_t first, int64_t count)
                  shown > 0 ? ", " : "", item->name);
         shown++;
     }
-    return oari_fail(OAR_E_NOT_FOUND,
-                     "%s, step %" PRId64 ", lacks %" PRId64
-                     " of the state's names: %s%s%s%.100s%s",
-                     l->c->path, l->index.step, count, names,
-                     count > shown ? ", ..." : "",
-                     near != NULL ? "; the nearest name to the first is \"" : "",
-                     near != NULL ? near : "", near != NULL ? "\"" : "");
+    return oari_fail(
+        OAR_E_NOT_FOUND,
+        "%s, step %" PRId64 ", lacks %" PRId64
+        " of the state's names: %s%s%s%.100s%s",
+        l->c->path, l->index.step, count, names, count > shown ? ", ..." : "",
+        near != NULL ? "; the nearest name to the first is \"" : "",
+        near != NULL ? near : "", near != NULL ? "\"" : "");
 }
 
 static oar_status match_items(loading *l)
@@ -218,9 +218,8 @@ static oar_status check_unused(loading *l)
 
     if (l->c->group != NULL && l->index.tensors > 0)
         OARI_TRY(oar_all_reduce(
-            l->c->group,
-            oar_span_of(l->used, (size_t)l->index.tensors, OAR_U8), OAR_MAX,
-            NULL, NULL));
+            l->c->group, oar_span_of(l->used, (size_t)l->index.tensors, OAR_U8),
+            OAR_MAX, NULL, NULL));
     if (l->opts.partial & OAR_LOAD_UNUSED)
         return OAR_OK;
     for (int64_t i = 0; i < l->index.tensors; i++) {
@@ -311,8 +310,7 @@ static oar_status plan_item(const loading *l, int64_t i, int64_t target,
                                 .name = t->name,
                                 .dtype = t->dtype,
                                 .whole = oari_ckpt_index_shape(&l->index, t) };
-    oari_ckpt_stored *stored =
-        oari_alloc((size_t)t->chunks, sizeof *stored);
+    oari_ckpt_stored *stored = oari_alloc((size_t)t->chunks, sizeof *stored);
     oari_ckpt_box box[OARI_CKPT_FLAT_BOXES];
     oari_ckpt_wanted wanted[OARI_CKPT_FLAT_BOXES];
     uint64_t at = 0;
@@ -341,8 +339,8 @@ static oar_status plan_item(const loading *l, int64_t i, int64_t target,
         at += (uint64_t)oari_ckpt_box_count(&box[k]) * oar_dtype_size(t->dtype);
     }
     status = boxes < 0
-                 ? oari_fail(OAR_E_SHAPE, "load: \"%.100s\" is not in its whole",
-                             item->name)
+                 ? oari_fail(OAR_E_SHAPE,
+                             "load: \"%.100s\" is not in its whole", item->name)
                  : oari_ckpt_read_plan_add(plan, &tensor, t->chunks, stored,
                                            boxes, wanted);
     oari_free(stored);
@@ -502,13 +500,13 @@ static oar_status run_load(loading *l, int64_t step)
     OARI_TRY(check_unused(l));
     OARI_TRY(oari_ckpt_agree(c, check_all(l)));
     OARI_TRY(oari_ckpt_agree(c, read_all(l)));
-    c->stats = (oar_checkpoint_stats){ .size = sizeof c->stats,
-                                       .step = l->index.step,
-                                       .bytes = l->bytes,
-                                       .wanted_bytes = l->wanted,
-                                       .total_s =
-                                           (double)(oari_now_ns() - start) *
-                                           1e-9 };
+    c->stats =
+        (oar_checkpoint_stats){ .size = sizeof c->stats,
+                                .step = l->index.step,
+                                .bytes = l->bytes,
+                                .wanted_bytes = l->wanted,
+                                .total_s =
+                                    (double)(oari_now_ns() - start) * 1e-9 };
     return OAR_OK;
 }
 

@@ -53,8 +53,8 @@ static oar_status list_blocks(file_reader *r)
                 before->ranges = i - before->first_range + 1;
                 continue;
             }
-            OARI_TRY(oari_vec_push(
-                &r->block, ((read_block){ range->file, b, i, 1 })));
+            OARI_TRY(oari_vec_push(&r->block,
+                                   ((read_block){ range->file, b, i, 1 })));
         }
     }
     return OAR_OK;

@@ -66,9 +66,9 @@ static oar_status make_list(saving *s)
                                     .whole = item->whole };
 
         if (item->flat)
-            OARI_TRY(oari_ckpt_part_list_add_flat(
-                &s->list, &tensor, item->first,
-                oar_tensor_count(item->tensor)));
+            OARI_TRY(
+                oari_ckpt_part_list_add_flat(&s->list, &tensor, item->first,
+                                             oar_tensor_count(item->tensor)));
         else
             OARI_TRY(
                 oari_ckpt_part_list_add_box(&s->list, &tensor, &item->box));
@@ -96,8 +96,9 @@ static oar_status collect_values(saving *s)
     for (int64_t i = 1; i < s->values.value.count; i++)
         if (by_value_name(&s->values.value.data[i - 1],
                           &s->values.value.data[i]) == 0)
-            return oari_fail(OAR_E_ARG, "state: the value \"%.100s\" is there "
-                                        "twice",
+            return oari_fail(OAR_E_ARG,
+                             "state: the value \"%.100s\" is there "
+                             "twice",
                              s->values.value.data[i].name);
     return OAR_OK;
 }
@@ -228,9 +229,9 @@ static oar_status merge_values(saving *s, const oari_json_writer *mine)
         qsort(all.value.data, (size_t)all.value.count, sizeof *all.value.data,
               by_name_and_rank);
     for (int64_t i = 0, n; i < all.value.count && status == OAR_OK; i += n) {
-        for (n = 1; i + n < all.value.count &&
-                    strcmp(all.value.data[i].name,
-                           all.value.data[i + n].name) == 0;)
+        for (n = 1;
+             i + n < all.value.count &&
+             strcmp(all.value.data[i].name, all.value.data[i + n].name) == 0;)
             n++;
         status = merge_one(&all.value.data[i], n, c->ranks, &merged);
     }
@@ -340,8 +341,8 @@ static oar_status find_arrays(saving *s)
     for (size_t i = 0; i < items; i++) {
         const oari_ckpt_item *item = &s->state->item.data[i];
         oar_dtype dtype = saved_dtype(s, item);
-        size_t bytes = (size_t)oar_tensor_count(item->tensor) *
-                       oar_dtype_size(dtype);
+        size_t bytes =
+            (size_t)oar_tensor_count(item->tensor) * oar_dtype_size(dtype);
 
         if (dtype == oar_tensor_dtype(item->tensor) &&
             oar_tensor_is_contiguous(item->tensor) &&
@@ -521,20 +522,19 @@ static oar_status make_index(saving *s, oari_ckpt_index *index)
     const oar_checkpoint *c = s->c;
     int64_t dims = 0, chunk = 0;
 
-    *index = (oari_ckpt_index){
-        .id = s->id,
-        .note = s->opts.note != NULL ? s->opts.note : "",
-        .step = s->step,
-        .saved_unix_s = (int64_t)time(NULL),
-        .ranks = c->ranks,
-        .keep = s->opts.keep != 0,
-        .block_bytes = c->opts.block_bytes,
-        .files = c->layout.file.count,
-        .tensors = c->plan.tensor.count,
-        .chunks = c->plan.chunk.count,
-        .aliases = s->state->alias.count,
-        .values = s->values.value.count
-    };
+    *index =
+        (oari_ckpt_index){ .id = s->id,
+                           .note = s->opts.note != NULL ? s->opts.note : "",
+                           .step = s->step,
+                           .saved_unix_s = (int64_t)time(NULL),
+                           .ranks = c->ranks,
+                           .keep = s->opts.keep != 0,
+                           .block_bytes = c->opts.block_bytes,
+                           .files = c->layout.file.count,
+                           .tensors = c->plan.tensor.count,
+                           .chunks = c->plan.chunk.count,
+                           .aliases = s->state->alias.count,
+                           .values = s->values.value.count };
     for (int64_t i = 0; i < index->tensors; i++) {
         const oari_ckpt_saved_tensor *t = &c->plan.tensor.data[i];
 
@@ -566,11 +566,11 @@ static oar_status make_index(saving *s, oari_ckpt_index *index)
             const oari_ckpt_chunk *from = &c->plan.chunk.data[t->first + k];
             const oari_ckpt_place *at = &c->layout.place[t->first + k];
 
-            index->chunk[chunk] = (oari_ckpt_index_chunk){
-                .at = s->written[at->file].data + at->at,
-                .file = (int32_t)at->file,
-                .dims = dims
-            };
+            index->chunk[chunk] =
+                (oari_ckpt_index_chunk){ .at =
+                                             s->written[at->file].data + at->at,
+                                         .file = (int32_t)at->file,
+                                         .dims = dims };
             memcpy(index->dim + dims, from->box.offset,
                    (size_t)ndim * sizeof *index->dim);
             memcpy(index->dim + dims + ndim, from->box.extent,
@@ -622,8 +622,8 @@ static oar_status write_weight_map(const saving *s, int section)
         if (strncmp(c->layout.file.data[i].path, OARI_CKPT_MODEL "/",
                     sizeof OARI_CKPT_MODEL) == 0)
             bytes += c->layout.file.data[i].data_bytes;
-    oari_json_add(&w, "{\"metadata\":{\"total_size\":%" PRIu64
-                      "},\"weight_map\":{",
+    oari_json_add(&w,
+                  "{\"metadata\":{\"total_size\":%" PRIu64 "},\"weight_map\":{",
                   bytes);
     for (int64_t i = 0; i < c->plan.tensor.count; i++) {
         const oari_ckpt_saved_tensor *t = &c->plan.tensor.data[i];
@@ -733,8 +733,7 @@ static oar_status write_phase(saving *s)
 {
     oar_checkpoint *c = s->c;
 
-    s->written =
-        oari_alloc((size_t)c->layout.file.count, sizeof *s->written);
+    s->written = oari_alloc((size_t)c->layout.file.count, sizeof *s->written);
     if (s->written == NULL)
         return OAR_E_NOMEM;
     return oari_ckpt_write_files(c, s->generation, s->id, s->step, &s->list,
@@ -805,10 +804,9 @@ oar_status oar_checkpoint_save(oar_checkpoint *checkpoint,
                                const oar_state *state, int64_t step,
                                const oar_save_opts *opts)
 {
-    saving s = { .c = checkpoint,
-                 .state = state,
-                 .step = step,
-                 .generation = -1 };
+    saving s = {
+        .c = checkpoint, .state = state, .step = step, .generation = -1
+    };
     oar_status status;
 
     OARI_TRY(oari_ckpt_check(checkpoint, "checkpoint_save"));

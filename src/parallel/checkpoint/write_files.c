@@ -67,8 +67,7 @@ static void write_sharding(oari_json_writer *w, const oar_checkpoint *c,
 static oar_status write_header(const oar_checkpoint *c, open_file *f,
                                const char *id, int64_t step)
 {
-    oari_safetensors_row *row =
-        oari_alloc((size_t)f->is->count, sizeof *row);
+    oari_safetensors_row *row = oari_alloc((size_t)f->is->count, sizeof *row);
     oari_json_writer sharding = { 0 };
     char own[128];
     const char *metadata[4][2] = { { "format", "pt" },
@@ -126,10 +125,9 @@ static oar_status find_arrays(const oar_checkpoint *c, open_file *f,
     for (int64_t i = 0; i < f->is->count; i++) {
         int64_t number = c->layout.order[f->is->first + i];
         const oari_ckpt_chunk *chunk = &c->plan.chunk.data[number];
-        oari_ckpt_part wanted = {
-            .tensor = c->plan.tensor.data[chunk->tensor].is,
-            .box = chunk->part
-        };
+        oari_ckpt_part wanted = { .tensor =
+                                      c->plan.tensor.data[chunk->tensor].is,
+                                  .box = chunk->part };
         const oari_ckpt_part *part =
             bsearch(&wanted, list->part.data, (size_t)list->part.count,
                     sizeof wanted, by_part);
@@ -141,8 +139,7 @@ static oar_status find_arrays(const oar_checkpoint *c, open_file *f,
                              oari_ckpt_name_text(&wanted.tensor).text,
                              oari_ckpt_box_text(&chunk->part).text);
         f->from[i] = (const unsigned char *)array[part->item] +
-                     (uint64_t)part->first *
-                         oar_dtype_size(part->tensor.dtype);
+                     (uint64_t)part->first * oar_dtype_size(part->tensor.dtype);
     }
     return OAR_OK;
 }
@@ -187,18 +184,18 @@ static void fill_block(const oar_checkpoint *c, const open_file *f,
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
 
-        if (header + oari_ckpt_file_entry_at(&c->plan, &c->layout, f->number,
-                                             middle)
-                         .end <=
+        if (header +
+                oari_ckpt_file_entry_at(&c->plan, &c->layout, f->number, middle)
+                    .end <=
             begin)
             low = middle + 1;
         else
             high = middle;
     }
     for (; low < f->is->count; low++) {
-        if (header + oari_ckpt_file_entry_at(&c->plan, &c->layout, f->number,
-                                             low)
-                         .begin >=
+        if (header +
+                oari_ckpt_file_entry_at(&c->plan, &c->layout, f->number, low)
+                    .begin >=
             end)
             break;
         fill_entry(c, f, low, begin, end, block);
@@ -285,8 +282,8 @@ static void write_blocks(void *arg)
             break;
         while (number >= w->first_block[file + 1])
             file++;
-        status = write_block(w, &w->file[file],
-                             number - w->first_block[file], block);
+        status = write_block(w, &w->file[file], number - w->first_block[file],
+                             block);
     }
     if (status != OAR_OK)
         keep_failure(w, status);
@@ -328,10 +325,9 @@ static oar_status open_one(oar_checkpoint *c, int generation, open_file *f)
         return OAR_E_NOMEM;
     snprintf(f->path, room, "%s/.../%s", c->path, f->is->path);
     snprintf(what, sizeof what, "%.290s", c->path);
-    if (direct &&
-        oari_ckpt_open_file(c->disk, generation, what, f->is->path,
-                            OARI_DISK_CREATE | OARI_DISK_DIRECT,
-                            &f->fd) == OAR_OK) {
+    if (direct && oari_ckpt_open_file(c->disk, generation, what, f->is->path,
+                                      OARI_DISK_CREATE | OARI_DISK_DIRECT,
+                                      &f->fd) == OAR_OK) {
         atomic_store(&f->direct, 1);
         return OAR_OK;
     }
