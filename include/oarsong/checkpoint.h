@@ -7,7 +7,8 @@
  *     oar_state_add_loader(state, "train", loader);
  *     oar_state_add_i64(state, "step", &step);
  *     oar_checkpoint_open(world, "runs/a", NULL, &runs);
- *     if (oar_checkpoint_load(runs, state, OAR_NEWEST, NULL) == OAR_E_NOT_FOUND)
+ *     status = oar_checkpoint_load(runs, state, OAR_NEWEST, NULL);
+ *     if (status == OAR_E_NOT_FOUND)
  *         oar_clear_error();                       a fresh start
  *     ... every hundredth step:
  *     oar_checkpoint_save(runs, state, step, NULL);
@@ -24,9 +25,9 @@
  * All ranks of the group call open, save, load and close, in the same order. A
  * failure on any rank is the failure of all: every rank gets the record of the
  * lowest rank that failed. It leaves the group whole, and older generations as
- * they were. Operations run on a duplicate of the group; a rank that dies ends
- * the call on the others (OAR_E_PEER), and so does one that makes no progress
- * for longer than the group's timeout.
+ * they were. Operations run on a duplicate of the group. A rank that dies ends
+ * the call on the others (OAR_E_PEER). One that writes may take any time; one
+ * that stops to write ends it after a minute and the group's timeout.
  *
  * Threads: one checkpoint by one thread at a time. A child made by fork has
  * none: OAR_E_STATE there.
@@ -95,8 +96,8 @@ OAR_API oar_status oar_state_add_module(oar_state *state, oar_module *module,
 /* Adds steps, learning rate and, as "optim", the state of every parameter,
  * named as PyTorch does: "state.NAME.exp_avg". NAME is what `named` calls the
  * parameter, behind prefix; one that it does not have is OAR_E_NOT_FOUND. At
- * the load an optimizer of another kind, or with other numbers than the learning
- * rate, is OAR_E_STATE. */
+ * the load an optimizer of another kind is OAR_E_STATE, and so is one with
+ * other numbers, but for the learning rate, which is loaded. */
 OAR_API oar_status oar_state_add_optim(oar_state *state, oar_optim *optim,
                                        const oar_module *named,
                                        const char *prefix);
@@ -138,8 +139,6 @@ typedef struct oar_checkpoint_opts {
     int threads;        /* that write or read on each rank; 0 means 2 */
     int buffered;       /* through the page cache; else past it, where the file
                            system can */
-    int check_replicas; /* compares what several ranks hold before one writes
-                           it: OAR_E_MISMATCH names rank and tensor */
     int no_sync;        /* does not sync: for tests and scratch disks */
 } oar_checkpoint_opts;
 OAR_OPTS_INIT(oar_checkpoint_opts);

@@ -90,12 +90,27 @@ static oar_status take_lock(oar_checkpoint *c)
     return OAR_OK;
 }
 
+/* Makes the folder if it is not there, for good: its name is synced, too. */
+static oar_status make_folder(oar_checkpoint *c)
+{
+    const char *name;
+    int parent;
+
+    if (c->disk->make_folder(c->disk, AT_FDCWD, c->path) != 0)
+        return errno == EEXIST
+                   ? OAR_OK
+                   : oari_fail(OAR_E_SYSTEM, "make the folder %s", c->path);
+    OARI_TRY(oari_disk_open_parent(c->disk, c->path, &parent, &name));
+    if (!c->opts.no_sync)
+        return oari_disk_finish(c->disk, parent, c->path);
+    (void)c->disk->close(c->disk, parent);
+    return OAR_OK;
+}
+
 static oar_status open_first(oar_checkpoint *c)
 {
-    if (!c->opts.read_only &&
-        c->disk->make_folder(c->disk, AT_FDCWD, c->path) != 0 &&
-        errno != EEXIST)
-        return oari_fail(OAR_E_SYSTEM, "make the folder %s", c->path);
+    if (!c->opts.read_only)
+        OARI_TRY(make_folder(c));
     OARI_TRY(open_folder(c));
     if (c->opts.read_only)
         return OAR_OK;
@@ -129,10 +144,16 @@ oar_status oar_checkpoint_open(oar_group *group, const char *folder,
     c->disk = oari_disk_in_use();
     c->opts = o;
     c->folder = c->lock = -1;
+    pthread_mutex_init(&c->slow_lock, NULL);
     c->pid = getpid();
     c->ranks = 1;
     c->path = oari_strdup(folder);
     status = c->path == NULL ? OAR_E_NOMEM : OAR_OK;
+    for (size_t n = strlen(folder); status == OAR_OK && n > 1; n--) {
+        if (c->path[n - 1] != '/')
+            break;
+        c->path[n - 1] = '\0';
+    }
     if (status == OAR_OK && group != NULL) {
         oar_dup_opts dup = { .size = sizeof dup,
                              .name = "checkpoint",
@@ -167,6 +188,7 @@ void oar_checkpoint_close(oar_checkpoint *checkpoint)
     if (c->folder >= 0)
         (void)c->disk->close(c->disk, c->folder);
     oar_group_destroy(c->group);
+    pthread_mutex_destroy(&c->slow_lock);
     oari_free(c->path);
     oari_free(c);
 }

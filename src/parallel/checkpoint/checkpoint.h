@@ -4,6 +4,8 @@
 #ifndef OARI_PARALLEL_CHECKPOINT_CHECKPOINT_H
 #define OARI_PARALLEL_CHECKPOINT_CHECKPOINT_H
 
+#include <pthread.h>
+
 #include "file/disk.h"
 #include "parallel/checkpoint/file_layout.h"
 #include "parallel/checkpoint/state.h"
@@ -23,6 +25,10 @@ struct oar_checkpoint {
     oari_ckpt_save_plan plan;
     oari_ckpt_file_layout layout;
     oar_checkpoint_stats stats;
+    /* while this rank writes or reads; the lock guards both */
+    pthread_mutex_t slow_lock;
+    oar_timeout_scope *slow;
+    int64_t slow_since_ns;
 };
 
 /* Checks that a checkpoint may be used: it is not NULL, and this process opened
@@ -35,6 +41,14 @@ oar_status oari_ckpt_check(const oar_checkpoint *checkpoint, const char *call);
  * the lowest rank that gives another status, whose last error it is. All ranks
  * call it. */
 oar_status oari_ckpt_agree(oar_checkpoint *checkpoint, oar_status mine);
+
+/* Tell the other ranks that this one is at work on files, so that they wait for
+ * it: begin and end around it, and renew, which any thread may call, whenever
+ * there is progress. Without progress the others wait `ms` longer than their
+ * timeout. */
+void oari_ckpt_slow_begin(oar_checkpoint *checkpoint, int64_t ms);
+void oari_ckpt_slow_renew(oar_checkpoint *checkpoint, int64_t ms);
+void oari_ckpt_slow_end(oar_checkpoint *checkpoint);
 
 /* ---- generations.c ------------------------------------------------------- */
 

@@ -17,7 +17,8 @@
 
 enum {
     JOIN_GAP = 256 << 10, /* bytes that are read rather than skipped */
-    NAMES_SHOWN = 3
+    NAMES_SHOWN = 3,
+    READ_MS = 30 * 60 * 1000 /* for a rank to read what it wants */
 };
 
 /* What is read for an item. */
@@ -494,12 +495,16 @@ static oar_status run_load(loading *l, int64_t step)
 {
     oar_checkpoint *c = l->c;
     int64_t start = oari_now_ns();
+    oar_status status;
 
     OARI_TRY(find_index(l, step));
     OARI_TRY(oari_ckpt_agree(c, match_items(l)));
     OARI_TRY(check_unused(l));
     OARI_TRY(oari_ckpt_agree(c, check_all(l)));
-    OARI_TRY(oari_ckpt_agree(c, read_all(l)));
+    oari_ckpt_slow_begin(c, READ_MS);
+    status = read_all(l);
+    oari_ckpt_slow_end(c);
+    OARI_TRY(oari_ckpt_agree(c, status));
     c->stats =
         (oar_checkpoint_stats){ .size = sizeof c->stats,
                                 .step = l->index.step,

@@ -16,7 +16,11 @@
 #include "file/safetensors_header.h"
 #include "parallel/checkpoint/checkpoint.h"
 
-enum { ALIGN = 4096 };
+enum {
+    ALIGN = 4096,
+    BLOCK_MS = 60 * 1000,    /* for a block to be written, */
+    SYNC_MS = 30 * 60 * 1000 /* and for a file to be synced */
+};
 
 /* One of the rank's files while it is written. */
 typedef struct open_file {
@@ -242,7 +246,7 @@ static oar_status write_bytes(const oari_disk *disk, open_file *f,
 static oar_status write_block(file_writer *w, open_file *f, int64_t number,
                               unsigned char *block)
 {
-    const oar_checkpoint *c = w->checkpoint;
+    oar_checkpoint *c = w->checkpoint;
     uint64_t begin = (uint64_t)number * c->opts.block_bytes;
     uint64_t end = begin + c->opts.block_bytes;
 
@@ -251,6 +255,7 @@ static oar_status write_block(file_writer *w, open_file *f, int64_t number,
     fill_block(c, f, begin, end, block);
     f->written->sum.data[number] = oari_block_sum(block, end - begin);
     OARI_TRY(write_bytes(c->disk, f, block, end - begin, begin));
+    oari_ckpt_slow_renew(c, BLOCK_MS);
     if (!atomic_load(&f->direct))
         c->disk->flush(c->disk, f->fd, (off_t)begin, (off_t)(end - begin), 0);
     return OAR_OK;
@@ -402,10 +407,14 @@ oar_status oari_ckpt_write_files(oar_checkpoint *c, int generation,
         w.first_block[w.files] =
             w.first_block[w.files - 1] + f->written->sum.count;
     }
+    oari_ckpt_slow_begin(c, BLOCK_MS);
     if (status == OAR_OK)
         status = run_threads(&w);
-    for (int i = 0; i < w.files; i++)
+    for (int i = 0; i < w.files; i++) {
+        oari_ckpt_slow_begin(c, SYNC_MS);
         status = finish_file(c, &w.file[i], status);
+    }
+    oari_ckpt_slow_end(c);
     pthread_mutex_destroy(&w.lock);
     oari_free(w.first_block);
     oari_free(w.file);
