@@ -44,5 +44,6 @@
 #include <oarsong/ddp.h>
 #include <oarsong/syncbn.h>
 #include <oarsong/zero.h>
+#include <oarsong/checkpoint.h>
 
 #endif

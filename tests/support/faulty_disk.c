@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "file/disk.h"
@@ -24,6 +25,9 @@ static disk_fault strike(const char *call)
     atomic_store(&struck, call);
     if (chosen == DISK_FAULT_KILL)
         kill(getpid(), SIGKILL);
+    /* An open that fails has opened nothing. */
+    if (chosen == DISK_FAULT_ERROR_AFTER && strncmp(call, "open", 4) == 0)
+        return DISK_FAULT_ERROR;
     return chosen;
 }
 

@@ -11,7 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_FD = 1000, PAGE = 4096, ALL_SUBSETS = 6 };
+enum {
+    FIRST_FD = 1000,
+    PAGE = 4096,
+    ALL_SUBSETS = 6,
+    STATES_A_CALL = 300 /* are looked at, about; of more a sample is taken */
+};
 
 /* ---- memory: a test that has none left ends ------------------------------ */
 
@@ -653,14 +658,20 @@ typedef struct walk {
     void *arg;
     int64_t promised;
     long states;
+    uint64_t leaf, ratio; /* states of this call so far; one of ratio is looked
+                             at; 0: they are only counted */
     int dirty[64], dirty_count;     /* files */
     int changed[64], changed_count; /* folders */
 } walk;
 
 static void show_state(walk *w)
 {
-    model_disk *d = model_disk_create();
+    uint64_t mixed = ++w->leaf * 0x9e3779b97f4a7c15u;
+    model_disk *d;
 
+    if (w->ratio == 0 || (w->ratio > 1 && (mixed >> 32) % w->ratio != 0))
+        return;
+    d = model_disk_create();
     build_folder(d, 0, &w->failure, 0);
     w->fn(w->arg, &d->table, w->promised);
     w->states++;
@@ -740,6 +751,10 @@ static void walk_states(walk *w, const tree *t)
         if (!node->folder && is_dirty(node) && w->dirty_count < 64)
             w->dirty[w->dirty_count++] = i;
     }
+    w->leaf = w->ratio = 0;
+    walk_folders(w, 0);
+    w->ratio = w->leaf / STATES_A_CALL + 1;
+    w->leaf = 0;
     walk_folders(w, 0);
     free(w->failure.changes);
     free(w->failure.file);

@@ -35,7 +35,8 @@ typedef enum model_mistake {
 } model_mistake;
 void model_disk_mistake(model_disk *disk, model_mistake mistake);
 
-/* Calls fn for each state; `promised` is the last promise made before it, -1 if
+/* Calls fn for each state, or for a sample of about 300 where a call leaves
+ * more of them possible; `promised` is the last promise made before it, -1 if
  * none. fn may change the state's disk. Returns the number of states. */
 typedef void model_state_fn(void *arg, const oari_disk *state,
                             int64_t promised);
