@@ -48,10 +48,10 @@ void oari_json_quote(oari_json_writer *w, const char *text)
         } else if (c < 0x20) {
             static const char digit[] = "0123456789abcdef";
 
-            memcpy(to, "\\u00", 4);
-            to[4] = digit[c >> 4];
-            to[5] = digit[c & 15];
-            to += 6;
+            for (const char *escape = "\\u00"; *escape != '\0'; escape++)
+                *to++ = *escape;
+            *to++ = digit[c >> 4];
+            *to++ = digit[c & 15];
         } else {
             *to++ = (char)c;
         }

@@ -2,6 +2,7 @@
 /* box: arithmetic with boxes of elements. */
 #include "parallel/checkpoint/box.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -205,11 +206,13 @@ oari_ckpt_string oari_ckpt_box_text(const oari_ckpt_box *box)
     oari_ckpt_string s = { "[" };
     size_t at = 1;
 
-    for (int d = 0; d < box->ndim; d++)
-        at += (size_t)snprintf(
-            s.text + at, sizeof s.text - at, "%s%lld:%lld", d > 0 ? ", " : "",
-            (long long)box->offset[d],
-            (long long)((uint64_t)box->offset[d] + (uint64_t)box->extent[d]));
+    for (int d = 0; d < box->ndim; d++) {
+        uint64_t end = (uint64_t)box->offset[d] + (uint64_t)box->extent[d];
+
+        at += (size_t)snprintf(s.text + at, sizeof s.text - at,
+                               "%s%" PRId64 ":%" PRId64, d > 0 ? ", " : "",
+                               box->offset[d], (int64_t)end);
+    }
     snprintf(s.text + at, sizeof s.text - at, "]");
     return s;
 }
