@@ -90,8 +90,8 @@ static oar_status wait_until_ready(oari_nccl_comm *comm, wait_state *p)
         if (oari_now_ns() > p->deadline_ns)
             return oar_backend_fail(
                 OAR_E_TIMEOUT,
-                "NCCL did not come back from %s in %lld ms, although every "
-                "rank had come to it: NCCL_SOCKET_IFNAME says which network it "
+                "NCCL did not return from %s in %lld ms, although every "
+                "rank had called it: NCCL_SOCKET_IFNAME says which network it "
                 "may use, NCCL_DEBUG=INFO shows what it does",
                 p->what, (long long)p->timeout_ms);
         OARI_TRY(check_for_lost(p));

@@ -78,7 +78,7 @@ static ucc_status_t read_key(allgather *g, key k, int whose, void *into,
     if (status == OAR_E_TIMEOUT)
         status = oar_backend_fail(
             OAR_E_TIMEOUT,
-            "rank %d did not come to UCC's exchange %u of group \"%s\" in %lld "
+            "rank %d did not join UCC's exchange %u of group \"%s\" in %lld "
             "ms",
             whose, g->number, g->oob->name, (long long)g->oob->timeout_ms);
     if (status != OAR_OK)

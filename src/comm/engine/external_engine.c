@@ -113,7 +113,7 @@ int64_t oari_external_spin(const oar_group *group, int64_t ns)
 
 /* Returns whether this rank's results are suspected. What peers on other hosts
  * say comes over the links, which are looked at only now and then beside an
- * engine. After this rank was held up for so long that peers may have given up,
+ * engine. If this rank was held up until peers may have given up,
  * they have a moment to say so. */
 static int is_suspected(oar_group *g, const oar_work *work)
 {

@@ -16,7 +16,7 @@ enum {
     /* Within which the others give up, too: a rank that only did not come in
      * time may do so a little later than this one. */
     REPORT_MS = 400,
-    /* A rank may be seen to leave so long before its report. */
+    /* How long before its report a rank may be seen to leave. */
     MOMENT_MS = 50,
     OTHERS = 32 /* ranks that a report names at most, besides the first */
 };

@@ -119,10 +119,10 @@ oar_status oari_bootstrap_tcp(const char *address, int rank, const char *name,
                             deadline_ns, &nothing);
     oari_free(nothing);
     if (status == OAR_E_TIMEOUT)
-        return oari_fail(
-            OAR_E_TIMEOUT,
-            "rank 0 did not come to the rendezvous at %s in %" PRId64 " ms",
-            address, timeout_ms);
+        return oari_fail(OAR_E_TIMEOUT,
+                         "rank 0 did not join the rendezvous at %s in %" PRId64
+                         " ms",
+                         address, timeout_ms);
     return status;
 }
 
