@@ -71,7 +71,7 @@ check:
 	scripts/run-checks
 
 nightly:
-	@scripts/install-packages --check
+	@scripts/install-packages --nightly
 	scripts/nightly
 
 # BUILD=dir: that build, as it is.

@@ -3,7 +3,7 @@
 
 _oarsong_options() { # OARSONG COMMAND: one option a line
     "$1" "$2" --help 2>/dev/null | sed -n 's/^  *\(-.*\)/\1/p' |
-        sed 's/   *.*//' | grep -oE '(^|[ ,])--?[a-z][a-z-]*' | tr -d ' ,'
+        sed 's/   *.*//' | grep -oE '(^|[ ,])--?[a-z][a-z0-9-]*' | tr -d ' ,'
     echo --help
 }
 
@@ -13,6 +13,10 @@ _oarsong_commands() { # OARSONG
 
 _oarsong_kinds() { # OARSONG
     "$1" bench --help 2>/dev/null | sed -n 's/^KIND is one of //p'
+}
+
+_oarsong_subcommands() { # OARSONG
+    "$1" ckpt --help 2>/dev/null | sed -n 's/^  oarsong ckpt \([a-z]*\) .*/\1/p'
 }
 
 # Prints what may follow an option, or nothing where that is not a fixed list.
@@ -26,7 +30,7 @@ _oarsong_values() { # OPTION
     --op) echo sum avg prod min max band bor bxor ;;
     --memory) echo shared private ;;
     --device) echo cpu cuda ;;
-    --format) echo nccl osu csv json text ;;
+    --format) echo nccl osu csv json text safetensors hf llmc ;;
     esac
 }
 
@@ -47,6 +51,9 @@ _oarsong() {
     elif [ "$command" = bench ] && [ "$COMP_CWORD" = 2 ]; then
         mapfile -t COMPREPLY < <(compgen -W "$(_oarsong_kinds "$oarsong")" \
             -- "$word")
+    elif [ "$command" = ckpt ] && [ "$COMP_CWORD" = 2 ]; then
+        mapfile -t COMPREPLY < <(compgen -W \
+            "$(_oarsong_subcommands "$oarsong")" -- "$word")
     elif [ "$command" = autopsy ]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$word")
     fi # else: files, by -o default

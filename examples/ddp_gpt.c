@@ -2,19 +2,24 @@
 /* ddp_gpt: a small GPT that learns to write like the source of this library.
  *     ddp_gpt [options] [folder]
  *     oarsong run -n 4 ddp_gpt --steps 300
+ *     oarsong run -n 3 ddp_gpt --checkpoint FOLDER --resume
  *
  * Rank 0 reads the *.c, *.h and *.md files under the folder (up to 2 MB, in
  * sorted order) and gives the text to all. Every character is a token. Each
  * rank takes its own part of each batch, and gradients are averaged while
- * backward runs. At the end rank 0 lets the network write.
+ * backward runs. At the end rank 0 lets the network write. With --checkpoint
+ * the run is saved now and then, and any number of ranks can go on with it.
  */
 #include <dirent.h>
 #include <getopt.h>
 #include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,18 +36,18 @@
             return try_;          \
     } while (0)
 
-enum {
-    MOST_BYTES = 2 << 20,
-    MOST_PATH = 4096,
-    LONGEST_CHARACTER = 4, /* bytes */
-    SAMPLE = 300
-};
+enum { MOST_BYTES = 2 << 20, MOST_PATH = 4096, SAMPLE = 300 };
 
 typedef struct settings {
     int64_t steps, batch, context, width, layers, heads;
     double lr;
     uint64_t seed;
     const char *folder;
+    const char *from;       /* a GPT-2 of Hugging Face; NULL: a new network */
+    const char *checkpoint; /* folder of generations, or NULL */
+    int64_t every;          /* so many steps the run is saved there */
+    int resume;
+    int64_t die_in_save; /* of this step: the last rank is killed; 0: never */
 } settings;
 
 /* Everything that a run holds. */
@@ -56,12 +61,15 @@ typedef struct run {
     size_t tokens;
     oar_dataset *data;
     oar_loader *loader;
-    uint64_t epoch;
     oar_module *gpt;     /* the model itself */
     oar_module *network; /* the model, or the wrapper around it */
     oar_optim *adam;
     oar_tensor **param; /* of adam, for clipping */
     oar_tape *tape;
+    oar_state *state; /* what a generation has */
+    oar_checkpoint *generations;
+    int64_t step; /* the last one that is done */
+    double loss;  /* about what the last tenth of the steps had */
 } run;
 
 static double seconds(void)
@@ -153,7 +161,7 @@ static oar_status share_text(run *r)
                          NULL, NULL);
 }
 
-/* The loss of one who knows how often each character comes, and no more. */
+/* The loss of one who knows how often each token comes, and no more. */
 static double unigram_loss(const run *r)
 {
     int64_t kinds = oar_tokenizer_count(r->tokenizer);
@@ -162,23 +170,44 @@ static double unigram_loss(const run *r)
     for (size_t i = 0; times != NULL && i < r->tokens; i++)
         times[r->token[i]]++;
     for (int64_t i = 0; times != NULL && i < kinds; i++)
-        loss -=
-            times[i] / (double)r->tokens * log(times[i] / (double)r->tokens);
+        if (times[i] > 0)
+            loss -= times[i] / (double)r->tokens *
+                    log(times[i] / (double)r->tokens);
     free(times);
     return loss;
 }
 
+/* The characters of the text, or the byte pairs of the model to start from. */
+static oar_status make_tokens(run *r)
+{
+    char vocab[MOST_PATH], merges[MOST_PATH];
+
+    if (r->set.from != NULL) {
+        snprintf(vocab, sizeof vocab, "%s/vocab.json", r->set.from);
+        snprintf(merges, sizeof merges, "%s/merges.txt", r->set.from);
+        TRY(oar_tokenizer_bpe(vocab, merges, &r->tokenizer));
+    } else
+        TRY(oar_tokenizer_characters(r->text, (size_t)r->bytes, &r->tokenizer));
+    return oar_tokenizer_encode(r->tokenizer, r->text, (size_t)r->bytes,
+                                &r->token, &r->tokens);
+}
+
 /* Cuts the tokens into samples: row i of x is `context` tokens, row i of y the
- * ones that follow each of them. Both are views of the same memory. */
+ * ones that follow each of them. Both are views of the same memory. An epoch is
+ * a whole number of batches, so that it is the same on any number of ranks. */
 static oar_status make_data(run *r)
 {
     int64_t length = r->set.context, rows;
+    int64_t batch = rows_of(r) * oar_group_size(r->world);
     oar_tensor *all, *flat[2], *part[2];
     oar_status status;
 
-    TRY(oar_tokenizer_encode(r->tokenizer, r->text, (size_t)r->bytes, &r->token,
-                             &r->tokens));
-    rows = ((int64_t)r->tokens - 1) / length;
+    rows = ((int64_t)r->tokens - 1) / length / batch * batch;
+    if (rows == 0) { /* on every rank: all have the same text */
+        fprintf(stderr, "ddp_gpt: rank %d: %zu tokens under %s: too few\n",
+                oar_group_rank(r->world), r->tokens, r->set.folder);
+        return OAR_E_ARG;
+    }
     all = oar_from_data(NULL, OAR_I64, OAR_SHAPE((int64_t)r->tokens), r->token);
     for (int i = 0; i < 2; i++) {
         flat[i] = oar_narrow(NULL, all, 0, i, rows * length);
@@ -191,12 +220,13 @@ static oar_status make_data(run *r)
     }
     oar_tensor_release(all);
     TRY(status);
-    return oar_loader_create(
-        r->data,
-        OAR_OPTS(oar_loader_opts, .rank = oar_group_rank(r->world),
-                 .ranks = oar_group_size(r->world), .batch = rows_of(r),
-                 .drop_last = 1, .seed = r->set.seed),
-        &r->loader);
+    TRY(oar_loader_create(r->data,
+                          OAR_OPTS(oar_loader_opts,
+                                   .rank = oar_group_rank(r->world),
+                                   .ranks = oar_group_size(r->world),
+                                   .batch = rows_of(r), .seed = r->set.seed),
+                          &r->loader));
+    return oar_loader_start(r->loader, 0, 0);
 }
 
 /* ---- the network --------------------------------------------------------- */
@@ -205,12 +235,17 @@ static oar_status make_network(run *r)
 {
     const settings *s = &r->set;
 
-    TRY(oar_gpt_create(OAR_OPTS(oar_gpt_opts,
-                                .vocabulary = oar_tokenizer_count(r->tokenizer),
-                                .context = s->context, .width = s->width,
-                                .layers = (int)s->layers,
-                                .heads = (int)s->heads, .seed = s->seed),
-                       &r->gpt));
+    if (s->from != NULL)
+        TRY(oar_gpt_from_hf(s->from, OAR_F32, &r->gpt, NULL));
+    else
+        TRY(oar_gpt_create(
+            OAR_OPTS(oar_gpt_opts,
+                     .vocabulary = oar_tokenizer_count(r->tokenizer),
+                     .context = s->context, .width = s->width,
+                     .layers = (int)s->layers, .heads = (int)s->heads,
+                     .seed = s->seed),
+            &r->gpt));
+    oar_module_train(r->gpt, 1);
     r->network = oar_module_retain(r->gpt);
     if (oar_group_size(r->world) == 1)
         return OAR_OK;
@@ -238,32 +273,74 @@ static oar_status make_optim(run *r)
                                0);
 }
 
-/* Whether there is text for one batch: all ranks come to the same answer. */
-static oar_status check_text(const run *r)
-{
-    int ranks = oar_group_size(r->world);
-    int64_t need = rows_of(r) * ranks * r->set.context + 1;
+/* ---- checkpoints --------------------------------------------------------- */
 
-    if (r->bytes >= need * LONGEST_CHARACTER)
+/* Names everything that the run needs to go on. With --resume it goes on where
+ * the newest generation was saved; without one it begins. */
+static oar_status open_checkpoint(run *r)
+{
+    int64_t newest;
+    oar_status status;
+
+    TRY(oar_state_create(&r->state));
+    TRY(oar_state_add_module(r->state, r->gpt, NULL));
+    TRY(oar_state_add_optim(r->state, r->adam, r->gpt, NULL));
+    TRY(oar_state_add_loader(r->state, "text", r->loader));
+    TRY(oar_state_add_i64(r->state, "step", &r->step));
+    TRY(oar_state_add_f64(r->state, "loss", &r->loss));
+    TRY(oar_checkpoint_open(r->world, r->set.checkpoint,
+                            OAR_OPTS(oar_checkpoint_opts, .keep = 3),
+                            &r->generations));
+    if (!r->set.resume)
         return OAR_OK;
-    fprintf(stderr, "ddp_gpt: rank %d: %lld bytes of text under %s: too few\n",
-            oar_group_rank(r->world), (long long)r->bytes, r->set.folder);
-    return OAR_E_ARG;
+    status = oar_checkpoint_newest(r->generations, &newest);
+    if (status == OAR_OK)
+        return oar_checkpoint_load(r->generations, r->state, newest, NULL);
+    if (status == OAR_E_NOT_FOUND)
+        oar_clear_error();
+    return status == OAR_E_NOT_FOUND ? OAR_OK : status;
 }
+
+/* For --die-in-save. The library calls fsync for each file that it has written,
+ * and the linker finds this one before the C library's: so the rank dies while
+ * it is writing, not before and not after. */
+static atomic_int dies_at_sync;
+
+__attribute__((visibility("default"))) int fsync(int fd)
+{
+    if (dies_at_sync)
+        raise(SIGKILL);
+    return (int)syscall(SYS_fsync, fd);
+}
+
+/* Saves in the background: the next steps go on while the files are written. */
+static oar_status save(run *r)
+{
+    if (r->step == r->set.die_in_save) {
+        TRY(oar_checkpoint_wait(r->generations)); /* for the save before */
+        dies_at_sync = oar_group_rank(r->world) == oar_group_size(r->world) - 1;
+    }
+    return oar_checkpoint_save(r->generations, r->state, r->step,
+                               OAR_OPTS(oar_save_opts, .background = 1));
+}
+
+/* -------------------------------------------------------------------------- */
 
 static oar_status set_up(run *r)
 {
     TRY(share_text(r));
-    TRY(check_text(r));
-    TRY(oar_tokenizer_characters(r->text, (size_t)r->bytes, &r->tokenizer));
+    TRY(make_tokens(r));
     TRY(make_data(r));
     TRY(make_network(r));
     TRY(make_optim(r));
-    return oar_tape_create(&r->tape);
+    TRY(oar_tape_create(&r->tape));
+    return r->set.checkpoint != NULL ? open_checkpoint(r) : OAR_OK;
 }
 
 static void tear_down(run *r)
 {
+    oar_checkpoint_close(r->generations);
+    oar_state_destroy(r->state);
     oar_tape_destroy(r->tape);
     oar_optim_destroy(r->adam);
     oar_module_release(r->network);
@@ -281,12 +358,15 @@ static void tear_down(run *r)
 /* The next batch, of the next epoch if this one is over. */
 static oar_status next_batch(run *r, oar_tensor **field)
 {
+    uint64_t epoch;
+    int64_t sample;
     int more;
 
     TRY(oar_loader_next(r->loader, field, &more));
     if (more)
         return OAR_OK;
-    TRY(oar_loader_start(r->loader, ++r->epoch, 0));
+    TRY(oar_loader_position(r->loader, &epoch, &sample));
+    TRY(oar_loader_start(r->loader, epoch + 1, 0));
     return oar_loader_next(r->loader, field, &more);
 }
 
@@ -309,43 +389,49 @@ static oar_status train_step(run *r, double rate, double *loss)
                           NULL, NULL);
 }
 
-/* One line that is written over on a terminal, a few plain lines elsewhere. */
-static void progress(const run *r, int64_t step, double loss, double start)
+/* One line that is written over on a terminal, a few plain lines elsewhere.
+ * first: the step after which this process began, at `start`. */
+static void progress(const run *r, double loss, int64_t first, double start)
 {
-    int64_t steps = r->set.steps;
+    int64_t steps = r->set.steps, done = r->step - first;
     double spent = seconds() - start;
     double tokens =
-        (double)(step * rows_of(r) * r->set.context) * oar_group_size(r->world);
+        (double)(done * rows_of(r) * r->set.context) * oar_group_size(r->world);
     int live = isatty(STDOUT_FILENO);
 
-    if (step != steps && step % (live ? 5 : steps / 10 + 1) != 0)
+    if (r->step != steps && r->step % (live ? 5 : steps / 10 + 1) != 0)
         return;
-    printf("%sstep %lld/%lld  loss %.3f  %.0f tokens/s  %.0f s left%s",
-           live ? "\r" : "", (long long)step, (long long)steps, loss,
-           tokens / spent, spent / (double)step * (double)(steps - step),
-           live && step != steps ? "   " : "\n");
+    printf("%sstep %lld/%lld  loss %.4f  %.0f tokens/s  %.0f s left%s",
+           live ? "\r" : "", (long long)r->step, (long long)steps, loss,
+           tokens / spent, spent / (double)done * (double)(steps - r->step),
+           live && r->step != steps ? "   " : "\n");
     fflush(stdout);
 }
 
-/* loss: about what the last tenth of the steps had. */
-static oar_status train(run *r, double *loss)
+static oar_status train(run *r)
 {
     const settings *s = &r->set;
     const oar_lr_schedule *schedule =
         OAR_OPTS(oar_lr_schedule, .kind = OAR_LR_COSINE,
                  .warmup = s->steps / 20, .steps = s->steps, .final = 0.1);
     double start = seconds(), keep = 1 - 10 / (double)(s->steps + 10);
+    int64_t first = r->step;
 
-    TRY(oar_loader_start(r->loader, 0, 0));
-    for (int64_t step = 1; step <= s->steps; step++) {
-        double now;
+    while (r->step < s->steps) {
+        double loss;
 
-        TRY(train_step(r, s->lr * oar_lr_schedule_at(schedule, step), &now));
-        *loss = step == 1 ? now : keep * *loss + (1 - keep) * now;
+        r->step++;
+        TRY(train_step(r, s->lr * oar_lr_schedule_at(schedule, r->step),
+                       &loss));
+        r->loss = r->step == 1 ? loss : keep * r->loss + (1 - keep) * loss;
         if (oar_group_rank(r->world) == 0)
-            progress(r, step, now, start);
+            progress(r, loss, first, start);
+        if (r->generations != NULL &&
+            (r->step % s->every == 0 || r->step == s->steps))
+            TRY(save(r));
     }
-    return OAR_OK;
+    return r->generations != NULL ? oar_checkpoint_wait(r->generations)
+                                  : OAR_OK;
 }
 
 /* ---- writing ------------------------------------------------------------- */
@@ -415,23 +501,26 @@ static oar_status write_sample(run *r)
 
 static oar_status run_all(run *r)
 {
-    double loss = 0, start = seconds();
+    double start = seconds();
     int first = oar_group_rank(r->world) == 0;
 
     TRY(set_up(r));
     if (first)
-        printf("%zu characters, %lld kinds; %d ranks\n", r->tokens,
+        printf("%zu %s, %lld kinds; %d ranks\n", r->tokens,
+               r->set.from != NULL ? "tokens" : "characters",
                (long long)oar_tokenizer_count(r->tokenizer),
                oar_group_size(r->world));
-    TRY(train(r, &loss));
+    if (first && r->step > 0)
+        printf("goes on after step %lld\n", (long long)r->step);
+    TRY(train(r));
     if (r->network != r->gpt)
         TRY(oar_ddp_check_replicas(r->network));
     if (!first)
         return OAR_OK;
     TRY(write_sample(r));
-    printf("%lld steps in %.1f s; loss %.3f; counting characters alone would "
+    printf("%lld steps in %.1f s; loss %.3f; counting tokens alone would "
            "give %.3f\nall parameters are bitwise the same on %d ranks\n",
-           (long long)r->set.steps, seconds() - start, loss, unigram_loss(r),
+           (long long)r->set.steps, seconds() - start, r->loss, unigram_loss(r),
            oar_group_size(r->world));
     return OAR_OK;
 }
@@ -439,54 +528,69 @@ static oar_status run_all(run *r)
 /* ---- the command line ---------------------------------------------------- */
 
 static const char usage[] =
-    "usage: gpt [--steps N] [--batch N] [--context N] [--width N]\n"
-    "           [--layers N] [--heads N] [--lr X] [--seed N] [folder]\n"
-    "batch is of all ranks together, each takes an equal part; folder has the\n"
-    "texts to learn from\n";
+    "usage: ddp_gpt [options] [folder]\n"
+    "  folder               the texts to learn from\n"
+    "  --steps N            how many; --batch N rows each, of all ranks\n"
+    "                       together, each of --context N tokens\n"
+    "  --width N --layers N --heads N --lr X --seed N\n"
+    "  --from DIR           starts from a GPT-2 of Hugging Face, with its\n"
+    "                       vocab.json and merges.txt, instead of a new "
+    "network\n"
+    "  --checkpoint DIR     saves the run there, --every N steps\n"
+    "  --resume             goes on where the newest of them was saved\n"
+    "  --die-in-save STEP   kills the last rank while it is writing\n";
 
 /* Returns 0 if the arguments make no sense. */
 static int read_settings(int argc, char **argv, settings *s)
 {
+    enum { NUMBERS = 8, LR = NUMBERS, SEED, FROM, CHECKPOINT, RESUME };
     static const struct option option[] = {
-        { "steps", 1, NULL, 0 },   { "batch", 1, NULL, 1 },
-        { "context", 1, NULL, 2 }, { "width", 1, NULL, 3 },
-        { "layers", 1, NULL, 4 },  { "heads", 1, NULL, 5 },
-        { "lr", 1, NULL, 6 },      { "seed", 1, NULL, 7 },
-        { NULL, 0, NULL, 0 },
+        { "steps", 1, NULL, 0 },       { "batch", 1, NULL, 1 },
+        { "context", 1, NULL, 2 },     { "width", 1, NULL, 3 },
+        { "layers", 1, NULL, 4 },      { "heads", 1, NULL, 5 },
+        { "every", 1, NULL, 6 },       { "die-in-save", 1, NULL, 7 },
+        { "lr", 1, NULL, LR },         { "seed", 1, NULL, SEED },
+        { "from", 1, NULL, FROM },     { "checkpoint", 1, NULL, CHECKPOINT },
+        { "resume", 0, NULL, RESUME }, { NULL, 0, NULL, 0 },
     };
-    int64_t *const number[] = { &s->steps, &s->batch,  &s->context,
-                                &s->width, &s->layers, &s->heads };
+    int64_t *const number[NUMBERS] = { &s->steps, &s->batch,      &s->context,
+                                       &s->width, &s->layers,     &s->heads,
+                                       &s->every, &s->die_in_save };
     int which;
 
     while ((which = getopt_long(argc, argv, "", option, NULL)) >= 0) {
-        if (which < 6)
-            *number[which] = atoll(optarg);
-        else if (which == 6)
+        if (which < NUMBERS && (*number[which] = atoll(optarg)) < 1)
+            return 0;
+        if (which == LR)
             s->lr = atof(optarg);
-        else if (which == 7)
+        else if (which == SEED)
             s->seed = strtoull(optarg, NULL, 10);
-        else
+        else if (which == FROM)
+            s->from = optarg;
+        else if (which == CHECKPOINT)
+            s->checkpoint = optarg;
+        else if (which == RESUME)
+            s->resume = 1;
+        else if (which > RESUME)
             return 0;
     }
     if (optind < argc)
         s->folder = argv[optind++];
-    for (int i = 0; i < 6; i++)
-        if (*number[i] < 1)
-            return 0;
-    return optind == argc && s->lr > 0;
+    return optind == argc && s->lr > 0 && (!s->resume || s->checkpoint != NULL);
 }
 
 int main(int argc, char **argv)
 {
     run r = { .set = { .steps = 1200,
-                       .batch = 16,
+                       .batch = 24, /* 1, 2, 3 and 4 divide it */
                        .context = 64,
                        .width = 96,
                        .layers = 3,
                        .heads = 4,
                        .lr = 3e-3,
                        .seed = 1,
-                       .folder = OARSONG_SOURCE } };
+                       .folder = OARSONG_SOURCE,
+                       .every = 100 } };
     oar_status status;
 
     if (!read_settings(argc, argv, &r.set)) {
@@ -496,7 +600,7 @@ int main(int argc, char **argv)
     status = oar_group_from_env(NULL, &r.world);
     if (status == OAR_OK)
         status = run_all(&r);
-    if (oar_last_error()->status != OAR_OK)
+    if (status != OAR_OK && oar_last_error()->status != OAR_OK)
         fprintf(stderr, "ddp_gpt: rank %d: %s\n", oar_group_rank(r.world),
                 oar_last_error_text());
     tear_down(&r);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ddp_mlp: data-parallel training of a small network, from start to end.
- *     oarsong run -n 2 ddp_mlp [steps]
+ *     oarsong run -n 2 ddp_mlp [--checkpoint FOLDER [--resume]] [steps]
  *
  * The task: points on three interleaved spirals, which arm is each on? Every
  * rank takes its own part of each batch; gradients are averaged while backward
- * runs; so all ranks hold the same network all the time.
+ * runs; so all ranks hold the same network all the time. With --checkpoint the
+ * run is saved now and then, and any number of ranks can go on with it.
  */
+#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +23,13 @@
             return try_;          \
     } while (0)
 
-enum { ARMS = 3, HIDDEN = 128, BATCH = 240, STEPS = 4000 };
+enum { ARMS = 3, HIDDEN = 128, BATCH = 240 };
+
+typedef struct settings {
+    long steps, every;      /* so many steps it is saved */
+    const char *checkpoint; /* a folder, or NULL */
+    int resume;
+} settings;
 
 /* Point `index` of the data set: two coordinates and the arm. */
 static void point(long index, float xy[2], int64_t *arm)
@@ -88,53 +96,110 @@ static double seconds(void)
 }
 
 /* One line that is written over on a terminal, a few plain lines elsewhere. */
-static void progress(long step, long steps, double loss, double start)
+static void progress(long step, long steps, double loss)
 {
-    double spent = seconds() - start, rate = (double)step * BATCH / spent;
     int live = isatty(STDOUT_FILENO);
 
     if (step != steps && step % (live ? 50 : steps / 10 + 1) != 0)
         return;
-    printf("%sstep %ld/%ld  loss %.4f  %.0f samples/s  %.1f s left%s",
-           live ? "\r" : "", step, steps, loss, rate,
-           spent / (double)step * (double)(steps - step),
+    printf("%sstep %ld/%ld  loss %.4f%s", live ? "\r" : "", step, steps, loss,
            live && step != steps ? "   " : "\n");
     fflush(stdout);
 }
 
-static oar_status train(oar_group *world, long steps)
+/* Opens the folder, and with --resume loads the newest generation, if any. */
+static oar_status open_checkpoint(oar_group *world, const settings *set,
+                                  oar_state *state, oar_checkpoint **saved)
+{
+    int64_t newest;
+    oar_status status;
+
+    TRY(oar_checkpoint_open(world, set->checkpoint, NULL, saved));
+    if (!set->resume)
+        return OAR_OK;
+    status = oar_checkpoint_newest(*saved, &newest);
+    if (status == OAR_OK)
+        return oar_checkpoint_load(*saved, state, newest, NULL);
+    return status == OAR_E_NOT_FOUND ? OAR_OK : status;
+}
+
+static oar_status train(oar_group *world, const settings *set)
 {
     oar_module *network;
     oar_optim *sgd;
     oar_tape *tape;
+    oar_state *state;
+    oar_checkpoint *saved = NULL;
+    int64_t step = 0;
     double loss = 0, start = seconds();
 
     TRY(make_network(world, &network));
     TRY(oar_sgd_create(
         network, OAR_OPTS(oar_sgd_opts, .lr = 0.1, .momentum = 0.9), &sgd));
     TRY(oar_tape_create(&tape));
-    for (long step = 1; step <= steps; step++) {
-        TRY(train_step(world, tape, network, sgd, step, &loss));
+    TRY(oar_state_create(&state));
+    TRY(oar_state_add_module(state, network, NULL));
+    TRY(oar_state_add_optim(state, sgd, network, NULL));
+    TRY(oar_state_add_i64(state, "step", &step));
+    if (set->checkpoint != NULL)
+        TRY(open_checkpoint(world, set, state, &saved));
+    while (step < set->steps) {
+        TRY(train_step(world, tape, network, sgd, (long)++step, &loss));
         if (oar_group_rank(world) == 0)
-            progress(step, steps, loss, start);
+            progress((long)step, set->steps, loss);
+        if (saved != NULL && (step % set->every == 0 || step == set->steps))
+            TRY(oar_checkpoint_save(saved, state, step, NULL));
     }
     if (oar_group_rank(world) == 0)
         printf("%d ranks trained %ld steps in %.1f s; guessing would be a "
                "loss of %.2f\n",
-               oar_group_size(world), steps, seconds() - start, log(ARMS));
+               oar_group_size(world), set->steps, seconds() - start, log(ARMS));
+    oar_checkpoint_close(saved);
+    oar_state_destroy(state);
     oar_tape_destroy(tape);
     oar_optim_destroy(sgd);
     oar_module_release(network);
     return OAR_OK;
 }
 
+/* Returns 0 if the arguments make no sense. */
+static int read_settings(int argc, char **argv, settings *set)
+{
+    static const struct option option[] = { { "checkpoint", 1, NULL, 'c' },
+                                            { "every", 1, NULL, 'e' },
+                                            { "resume", 0, NULL, 'r' },
+                                            { NULL, 0, NULL, 0 } };
+    int which;
+
+    while ((which = getopt_long(argc, argv, "", option, NULL)) >= 0)
+        if (which == 'c')
+            set->checkpoint = optarg;
+        else if (which == 'e')
+            set->every = atol(optarg);
+        else if (which == 'r')
+            set->resume = 1;
+        else
+            return 0;
+    if (optind < argc)
+        set->steps = atol(argv[optind++]);
+    return optind == argc && set->every > 0;
+}
+
 int main(int argc, char **argv)
 {
+    settings set = { .steps = 4000, .every = 500 };
     oar_group *world;
-    oar_status status = oar_group_from_env(NULL, &world);
+    oar_status status;
 
+    if (!read_settings(argc, argv, &set)) {
+        fputs("usage: ddp_mlp [--checkpoint FOLDER] [--every N] [--resume] "
+              "[steps]\n",
+              stderr);
+        return 2;
+    }
+    status = oar_group_from_env(NULL, &world);
     if (status == OAR_OK) {
-        status = train(world, argc > 1 ? atol(argv[1]) : STEPS);
+        status = train(world, &set);
         if (status != OAR_OK)
             fprintf(stderr, "ddp_mlp: rank %d: %s\n", oar_group_rank(world),
                     oar_last_error_text());

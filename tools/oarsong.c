@@ -20,6 +20,8 @@ static const struct {
     { "autopsy", tool_autopsy, "DIR [--json]",
       "what a job did last, from its recorder files" },
     { "bench", tool_bench, "KIND [options]", "time a collective, or messages" },
+    { "ckpt", tool_ckpt, "SUBCOMMAND PATH...",
+      "look at checkpoints, convert and prune them" },
     { "conform", tool_conform, "[options]",
       "the whole matrix on a backend, every value checked" },
     { "info", tool_info, "", "version, machine, and the backends that work" },

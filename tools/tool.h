@@ -10,6 +10,7 @@ enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 int tool_run(int argc, char **argv);
 int tool_autopsy(int argc, char **argv);
 int tool_bench(int argc, char **argv);
+int tool_ckpt(int argc, char **argv);
 int tool_conform(int argc, char **argv);
 int tool_info(int argc, char **argv);
 

@@ -2,9 +2,9 @@
 /* collective.h: operations that all ranks of a group take part in.
  *
  * Every rank of the group makes the same calls in the same order, with the same
- * kind, count, dtype, operator and root. That is checked on every operation:
- * ranks that disagree all get OAR_E_MISMATCH, with both sides and their call
- * sites named.
+ * kind, count, dtype, operator, root and key. That is checked on every
+ * operation: ranks that disagree all get OAR_E_MISMATCH, with both sides and
+ * their call sites named.
  *
  * opts may be NULL. work == NULL: the call returns when the result is in place
  * (device memory: when it is ordered on the stream: what is put on the stream
@@ -54,6 +54,11 @@ typedef struct oar_call_opts {
                                     is done; NULL: not wanted */
     int synchronous; /* a send: is done when the receive has taken it, with the
                         receive's status */
+    uint64_t key;    /* a collective: what this call is about, as the caller
+                        counts. It is compared like the count: ranks that give
+                        different keys get OAR_E_MISMATCH, which names both
+                        keys and labels. 0 is a key like any other, the one of
+                        calls that give none. Messages ignore it */
 } oar_call_opts;
 OAR_OPTS_INIT(oar_call_opts);
 
@@ -157,7 +162,9 @@ OAR_API oar_status oar_all_gather_v_at(const char *file, int line,
 
 /* Leaves this rank's part of op over all ranks' in in its out. Any count: the
  * plain form needs in.count = ranks * out.count, the form in _v takes parts of
- * any size, all ranks the same counts. */
+ * any size, all ranks the same counts. out may be f32 where in is f16 or bf16,
+ * on host memory and apart from in: the result is that of the same call on
+ * inputs widened to f32, never rounded to a half. */
 #define oar_reduce_scatter(group, in, out, op, opts, work) \
     oar_reduce_scatter_v_at(OAR_HERE, group, in, NULL, out, op, opts, work)
 #define oar_reduce_scatter_v(group, in, counts, out, op, opts, work) \

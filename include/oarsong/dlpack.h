@@ -19,9 +19,9 @@ struct DLManagedTensor;
 OAR_BEGIN_DECLS
 
 /* Gives the tensor's memory away for shared use: the receiver calls the
- * struct's deleter when it is done. The storage lives until then. Memory of a
- * GPU goes in and out as it is: what is on a stream that writes it is for the
- * two sides to order. */
+ * struct's deleter, from any thread, when it is done. The storage lives until
+ * then, and cannot be detached. Memory of a GPU goes in and out as it is: what
+ * is on a stream that writes it is for the two sides to order. */
 OAR_API oar_status oar_dlpack_export(oar_tensor *tensor,
                                      struct DLManagedTensorVersioned **out);
 

@@ -192,6 +192,11 @@ OAR_API int oar_group_size(const oar_group *group); /* 0 for NULL */
  * what it has come to: "cpu:native,cuda:ipc". "" for NULL. */
 OAR_API const char *oar_group_backend(const oar_group *group);
 
+/* The host that a rank is on: numbers from 0, in the order of the lowest rank
+ * there. The same answer on all ranks. Ranks as threads are on one host, and so
+ * are, as far as is known, those of a plugin. -1 if there is no such rank. */
+OAR_API int oar_group_host(const oar_group *group, int rank);
+
 /* Whether operations that are not waited for go on beside the caller's own
  * work: 1, unless all ranks share one host's memory, where reducing is
  * computing, and there are less than two cores for each. All ranks get the same

@@ -52,12 +52,17 @@ typedef struct oar_embedding_layer_opts {
     double deviation; /* 0 means 1 */
     oar_dtype dtype;
     int has_padding;
-    int64_t padding; /* this row is zero and gets no gradient (has_padding);
+    int64_t padding;    /* this row is zero and gets no gradient (has_padding);
                         negative: from the end */
+    int64_t vocabulary; /* above 0: the table is rows first, first + 1, .. of
+                           one of so many (ops.h), and begins with their
+                           numbers */
+    int64_t first;
 } oar_embedding_layer_opts;
 OAR_OPTS_INIT(oar_embedding_layer_opts);
 
-/* The same with options. A padding that is no row is OAR_E_ARG. */
+/* The same with options; count is the rows of this table. A padding that is no
+ * row is OAR_E_ARG, and so is a table that does not lie in the vocabulary. */
 OAR_API oar_status oar_embedding_create_with(
     int64_t count, int64_t width, uint64_t seed,
     const oar_embedding_layer_opts *opts, oar_module **module);
@@ -202,11 +207,16 @@ typedef struct oar_attention_layer_opts {
     int kv_heads;   /* heads of k and of v, which divide the heads; 0: all */
     double dropout; /* of the probabilities, only while training */
     uint64_t dropout_seed; /* for it; every forward takes the next */
+    int64_t inner; /* width of all heads together, which they divide; 0: that
+                       of the input */
+    int all_heads; /* as in oar_attention_opts */
+    int first_head;
 } oar_attention_layer_opts;
 OAR_OPTS_INIT(oar_attention_layer_opts);
 
-/* Self-attention on [n, t, width]: children "qkv" (linear, to 3 width, or less
- * with fewer kv_heads: first q, then k, then v) and "out". */
+/* Self-attention on [n, t, width]: children "qkv" (linear, to 3 inner, or less
+ * with fewer kv_heads: first q, then k, then v) and "out" (linear, from inner
+ * to width). */
 OAR_API oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
                                         const oar_attention_layer_opts *opts,
                                         oar_module **module);

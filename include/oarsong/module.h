@@ -60,6 +60,29 @@ OAR_API oar_status oar_module_add_child(oar_module *module, const char *name,
 
 OAR_API int oar_module_children(const oar_module *module); /* direct ones */
 OAR_API oar_module *oar_module_child(const oar_module *module, int index);
+/* The name that child was registered under, without dots; NULL out of range.
+ * Valid until the module is freed. */
+OAR_API const char *oar_module_child_name(const oar_module *module, int index);
+/* The module of this dotted name ("blocks.0.attention"), borrowed; NULL if
+ * there is none (not an error). */
+OAR_API oar_module *oar_module_find_module(const oar_module *module,
+                                           const char *name);
+
+/* Put something else in the place of the child, or of the parameter, of this
+ * dotted name; what was there loses the module's reference. Take the reference
+ * they are given, also on failure. The order and the names stay. A child takes
+ * the training mode of its place. A parameter may have another shape and dtype;
+ * it is made to require a gradient if the one before did. One that is
+ * registered in several places stays in the others. OAR_E_NOT_FOUND if there is
+ * none of that name: the error has the nearest names. OAR_E_ARG if a module
+ * would be inside itself. Handles of what was there, which an optimizer or a
+ * wrapper holds, are not changed: make those afterwards. Not between a forward
+ * and its backward. */
+OAR_API oar_status oar_module_replace(oar_module *module, const char *name,
+                                      oar_module *child);
+OAR_API oar_status oar_module_replace_param(oar_module *module,
+                                            const char *name,
+                                            oar_tensor *param);
 
 /* All parameters below this module, in order; borrowed. NULL out of range. One
  * that was registered in two places is there twice. */
@@ -131,6 +154,21 @@ typedef oar_status (*oar_module_fn)(oar_tape *tape, oar_module *module,
                                     void *arg);
 OAR_API oar_status oar_module_on(oar_module *module, oar_module_moment moment,
                                  oar_module_fn fn, void *arg, oar_hook **hook);
+
+/* Changes what goes into a module's forward (OAR_BEFORE_FORWARD: x is its
+ * input, after the hooks of that moment) or what comes out of it
+ * (OAR_AFTER_FORWARD: x is its result, before the hooks): what fn returns takes
+ * the place of x. It is recorded as part of the module, so backward hooks
+ * enclose it. Returns its tensors as an operation does: x itself is fine on a
+ * tape; without one the caller owns the result, so it gives a reference of x
+ * then. NULL ends the forward with the last error. Maps run in the order added,
+ * each on the result of the one before. oar_hook_remove removes one. Another
+ * moment is OAR_E_ARG. */
+typedef oar_tensor *(*oar_module_map_fn)(oar_tape *tape, oar_module *module,
+                                         oar_tensor *x, void *arg);
+OAR_API oar_status oar_module_map(oar_module *module, oar_module_moment moment,
+                                  oar_module_map_fn fn, void *arg,
+                                  oar_hook **hook);
 
 OAR_END_DECLS
 

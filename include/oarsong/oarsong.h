@@ -16,6 +16,7 @@
 /* ranks: knows spans, not tensors */
 #include <oarsong/store.h>
 #include <oarsong/group.h>
+#include <oarsong/window.h>
 #include <oarsong/work.h>
 #include <oarsong/collective.h>
 #include <oarsong/p2p.h>
@@ -29,6 +30,7 @@
 #include <oarsong/tensor.h>
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
+#include <oarsong/custom_op.h>
 #include <oarsong/module.h>
 #include <oarsong/layers.h>
 #include <oarsong/optim.h>
@@ -43,7 +45,11 @@
 #include <oarsong/reducer.h>
 #include <oarsong/ddp.h>
 #include <oarsong/syncbn.h>
+#include <oarsong/mesh.h>
+#include <oarsong/fsdp.h>
+#include <oarsong/shards.h>
 #include <oarsong/zero.h>
+#include <oarsong/parallel.h>
 #include <oarsong/checkpoint.h>
 
 #endif

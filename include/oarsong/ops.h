@@ -255,10 +255,16 @@ typedef struct oar_embedding_opts {
     int has_padding;
     int64_t padding; /* this row gets no gradient from the places that have it
                         (has_padding); negative: from the end */
+    int64_t vocabulary; /* above 0: the table has rows first, first + 1, .. of
+                           one of so many rows, whose numbers index and padding
+                           are. Other rows are zero and get no gradient */
+    int64_t first;
 } oar_embedding_opts;
 OAR_OPTS_INIT(oar_embedding_opts);
 
-/* The same with options. A padding that is no row is OAR_E_ARG. */
+/* The same with options. A padding that is no row is OAR_E_ARG, and so is a
+ * table that does not lie in the vocabulary. The results of tables that make up
+ * a whole one add up to that of the whole. */
 OAR_API oar_tensor *oar_embedding_with(oar_tape *tape, oar_tensor *table,
                                        oar_tensor *index,
                                        const oar_embedding_opts *opts);
@@ -364,6 +370,9 @@ typedef struct oar_attention_opts {
                          scores, with a gradient if it wants one */
     double dropout;   /* of the probabilities, from 0 to 1, as oar_dropout */
     uint64_t seed;    /* for it */
+    int all_heads;    /* above 0: these are heads first_head, .. of so many, for
+                         the positions that decide what dropout leaves out */
+    int first_head;
 } oar_attention_opts;
 OAR_OPTS_INIT(oar_attention_opts);
 
@@ -440,6 +449,23 @@ OAR_API oar_tensor *oar_log_softmax(oar_tape *tape, oar_tensor *a, int dim);
 OAR_API oar_tensor *oar_dropout(oar_tape *tape, oar_tensor *a, double p,
                                 uint64_t seed);
 
+/* Where a part lies in a whole: its element (i, j, ..) is element first +
+ * i stride[0] + j stride[1] + .. of the whole, which is row-major. A part that
+ * is cut out along any dims has the strides of the whole. */
+typedef struct oar_part_place {
+    size_t size;
+    int64_t first;
+    int64_t stride[OAR_MAX_DIMS]; /* all 0: the part's own, row by row */
+} oar_part_place;
+OAR_OPTS_INIT(oar_part_place);
+
+/* Dropout of a part: each element is kept or not as oar_dropout of the whole
+ * would have it. place NULL: a is the whole. Negative numbers, and positions
+ * that no i64 holds, are OAR_E_ARG. */
+OAR_API oar_tensor *oar_dropout_part(oar_tape *tape, oar_tensor *a, double p,
+                                     uint64_t seed,
+                                     const oar_part_place *place);
+
 /* What becomes of the losses of single rows or elements. */
 typedef enum oar_loss_reduction {
     OAR_LOSS_MEAN = 0,
@@ -471,6 +497,32 @@ OAR_API oar_tensor *oar_cross_entropy(oar_tape *tape, oar_tensor *logits,
 OAR_API oar_tensor *oar_cross_entropy_with(oar_tape *tape, oar_tensor *logits,
                                            oar_tensor *target,
                                            const oar_cross_entropy_opts *opts);
+
+/* Cross entropy of logits of which each caller has some of the classes: rows
+ * [rows, classes from `first` on]. Both functions are given numbers of this
+ * part and leave those of all parts: the largest of each, or the sum; a failure
+ * ends the operation. */
+typedef struct oar_cross_entropy_merge {
+    size_t size;
+    int64_t first;   /* class of the part's first column */
+    int64_t classes; /* of all parts together */
+    void *arg;
+    oar_status (*largest)(void *arg, int64_t count, double *number);
+    oar_status (*sums)(void *arg, int64_t count, double *sum);
+} oar_cross_entropy_merge;
+OAR_OPTS_INIT(oar_cross_entropy_merge);
+
+/* The loss of the whole, on every part: the same bits if the two functions give
+ * the same bits. target is among all classes; the weights of the options are of
+ * the part's own. Both functions are called once in forward, on every part with
+ * the same counts; backward needs nothing of the others and gives the part's
+ * own gradient. A part may have no columns. One part alone gives the bits of
+ * oar_cross_entropy_with. A part that does not lie in the classes is
+ * OAR_E_ARG. */
+OAR_API oar_tensor *
+oar_cross_entropy_merged(oar_tape *tape, oar_tensor *logits, oar_tensor *target,
+                         const oar_cross_entropy_opts *opts,
+                         const oar_cross_entropy_merge *merge);
 
 /* The losses below compare numbers of two tensors of one shape and dtype, and
  * have gradients by both. opts may be NULL: the mean, which is NaN over no

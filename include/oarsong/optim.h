@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* optim.h: optimizers. They hold references to the parameters they were given,
- * and skip one whose gradient was not written. A step happens whole or, when
- * data is detached (OAR_E_STATE), not at all. One thread at a time. */
+ * and skip one whose gradient was not written. A step happens whole or not at
+ * all: when the data of any parameter is detached, with a gradient or without,
+ * or a parameter is guarded (oar_tensor_guard), it is OAR_E_STATE. One thread
+ * at a time. */
 #ifndef OARSONG_OPTIM_H
 #define OARSONG_OPTIM_H
 
@@ -18,13 +20,20 @@ typedef struct oar_sgd_opts {
     double momentum;
     double weight_decay;
     int nesterov;
+    int master_weights; /* see below */
 } oar_sgd_opts;
 OAR_OPTS_INIT(oar_sgd_opts);
 
 /* Over the parameters of a module that are not frozen now, or over an array of
  * parameters; one that is there twice is stepped once. They are contiguous
  * floats. Half types are computed in f32 and rounded once; their state is f32.
- */
+ *
+ * A half type loses steps that are small against the number itself. With
+ * master_weights the optimizer keeps an f32 copy of each half parameter (the
+ * state "master"), steps that, and rounds it to the parameter; gradients that
+ * are not bound are made f32 (oar_tensor_set_grad_dtype). Where a number of the
+ * parameter has been changed since the last step, the master takes it over.
+ * Other dtypes have no master: oar_optim_state is NULL there. */
 OAR_API oar_status oar_sgd_create(const oar_module *module,
                                   const oar_sgd_opts *opts, oar_optim **optim);
 OAR_API oar_status oar_sgd_create_over(int count, oar_tensor *const *param,
@@ -41,7 +50,8 @@ typedef struct oar_adam_opts {
                             and 0 means 0.01 unless no_decay */
     int no_decay;        /* the weight decay really is 0 */
     int no_beta1, no_beta2, no_eps; /* so is this one */
-    int amsgrad; /* divides by the largest second moment so far */
+    int amsgrad;        /* divides by the largest second moment so far */
+    int master_weights; /* as in oar_sgd_opts */
 } oar_adam_opts;
 OAR_OPTS_INIT(oar_adam_opts);
 
@@ -100,6 +110,7 @@ typedef struct oar_optim_description {
     int nesterov;
     double beta1, beta2, eps; /* adam and adamw */
     int amsgrad;
+    int master_weights;
 } oar_optim_description;
 OAR_OPTS_INIT(oar_optim_description);
 OAR_API oar_status oar_optim_describe(const oar_optim *optim,
@@ -107,8 +118,9 @@ OAR_API oar_status oar_optim_describe(const oar_optim *optim,
 
 /* State: the number of steps, and per parameter the tensors it keeps, in the
  * order the parameters were given, each with a name ("momentum_buffer";
- * "exp_avg", "exp_avg_sq" and, with amsgrad, "max_exp_avg_sq"). Borrowed; made
- * with the optimizer, zero: they can be read and written at any time. index
+ * "exp_avg", "exp_avg_sq" and, with amsgrad, "max_exp_avg_sq"; last "master").
+ * Borrowed; made with the optimizer, zero, or the parameter's numbers for the
+ * last: they can be read and written at any time. index
  * counts parameters; slot counts from 0; NULL past the last. An optimizer with
  * the same description and groups that is given the same parameters, states
  * and steps goes on bitwise. */
@@ -153,6 +165,9 @@ OAR_API double oar_lr_schedule_at(const oar_lr_schedule *schedule,
 
 /* ---- gradients as a whole ------------------------------------------------ */
 
+/* Both are OAR_E_STATE for a guarded parameter, and for one that requires a
+ * gradient, has none, and has no data either: then no gradient is changed. */
+
 /* Cuts every element to [-limit, limit]. */
 OAR_API oar_status oar_clip_grad_value(int count, oar_tensor *const *param,
                                        double limit);
@@ -161,6 +176,14 @@ OAR_API oar_status oar_clip_grad_value(int count, oar_tensor *const *param,
  * the norm is not finite they stay as they are: look at norm. */
 OAR_API oar_status oar_clip_grad_norm(int count, oar_tensor *const *param,
                                       double limit, double *norm);
+
+/* What clipping is made of, for ranks that hold parts of the parameters
+ * (parallel.h): the sum of the squares of all gradients, in f64, and the
+ * gradients times a factor. A parameter that is given twice counts once. */
+OAR_API oar_status oar_grad_squares(int count, oar_tensor *const *param,
+                                    double *squares);
+OAR_API oar_status oar_grad_scale(int count, oar_tensor *const *param,
+                                  double factor);
 
 /* Loss scaling for f16: multiply the loss by the scale, run backward, then step
  * through the scaler: it divides the gradients and steps, or, if one is not
@@ -185,13 +208,21 @@ OAR_API double oar_scaler_scale(const oar_scaler *scaler);
  * oar_optim_zero_grad. */
 OAR_API oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim,
                                       int *finite);
+/* Says whether all gradients are finite, or were when this scaler unscaled
+ * them, and changes nothing. Fails where oar_scaler_step would. */
+OAR_API oar_status oar_scaler_found(const oar_scaler *scaler,
+                                    const oar_optim *optim, int *finite);
+/* Says whether this scaler has unscaled the gradients since the last step. */
+OAR_API int oar_scaler_has_unscaled(const oar_scaler *scaler,
+                                    const oar_optim *optim);
 /* *stepped says whether the step was taken; may be NULL. OAR_E_STATE if another
  * scaler has unscaled the gradients. */
 OAR_API oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim,
                                    int *stepped);
 /* The same for ranks that have different gradients and must decide alike: each
  * unscales, the ranks agree whether all found finite gradients (an all-reduce
- * with OAR_MIN), and that answer, not this rank's own, says whether to step.
+ * with OAR_MIN), and that answer, not this rank's own, says whether to step
+ * (oar_scaler_step_over in parallel.h does all of it).
  * OAR_E_STATE if this scaler has not unscaled the gradients, or if `finite` is
  * set and they were not finite here: then nothing has changed. */
 OAR_API oar_status oar_scaler_step_if(oar_scaler *scaler, oar_optim *optim,

@@ -54,6 +54,13 @@ OAR_API int oar_tape_record(oar_tape *tape, int on);
  * and a quarter less memory. The numbers are the same. Returns what it was. */
 OAR_API int oar_tape_rebuild(oar_tape *tape, int on);
 
+/* From now on, what is computed on the tape lies in shared memory (shared.h) if
+ * it has at least so many bytes, results and gradients of results alike, so
+ * that collectives act on it in place; 0: nothing does, as at first. Each takes
+ * whole pages. The tape reuses this memory like any other. Returns what it was;
+ * 0 for NULL. */
+OAR_API size_t oar_tape_share(oar_tape *tape, size_t least_bytes);
+
 /* Fills the gradients of everything that `loss`, a single number, was computed
  * from: leaves that require one, added to what they hold. What was saved for
  * backward and the results themselves are given back as it consumes them, so a
@@ -76,9 +83,11 @@ OAR_API oar_status oar_backward_from_at(const char *file, int line,
  * gradients of activations and of leaf inputs only (leaves marked as inputs,
  * see oar_tape_input); the second then those of all other leaves. Together
  * they leave exactly what oar_backward_from leaves. What is recomputed
- * (oar_recompute) gets all its gradients in the first half. The second half
- * runs the deferred functions, and is fine with nothing else to do;
- * OAR_E_STATE without a first half before it. */
+ * (oar_recompute) gets all its gradients in the first half. Between the halves
+ * the tape keeps only what the second reads: of a linear layer its input and
+ * the gradient of its result. The parameters of layers may be detached then.
+ * The second half runs the deferred functions, and is fine with nothing else to
+ * do; OAR_E_STATE without a first half before it. */
 #define oar_backward_inputs(...) oar_backward_inputs_at(OAR_HERE, __VA_ARGS__)
 OAR_API oar_status oar_backward_inputs_at(const char *file, int line,
                                           oar_tape *tape, int roots,
@@ -87,6 +96,22 @@ OAR_API oar_status oar_backward_inputs_at(const char *file, int line,
 #define oar_backward_weights(tape) oar_backward_weights_at(OAR_HERE, tape)
 OAR_API oar_status oar_backward_weights_at(const char *file, int line,
                                            oar_tape *tape);
+
+/* Which backward pass runs on the tape now. What is recomputed (oar_recompute)
+ * runs on a tape of its own, whose pass is always a whole one. */
+typedef enum oar_pass {
+    OAR_PASS_NONE = 0,   /* none: forward, or nothing at all */
+    OAR_PASS_WHOLE = 1,  /* oar_backward, oar_backward_from */
+    OAR_PASS_INPUTS = 2, /* oar_backward_inputs */
+    OAR_PASS_WEIGHTS = 3 /* oar_backward_weights */
+} oar_pass;
+
+/* For hooks and for operations of the caller's. NULL: OAR_PASS_NONE. */
+OAR_API oar_pass oar_tape_pass(const oar_tape *tape);
+
+/* Whether what runs on the tape now runs for the second time (oar_recompute):
+ * in the forward pass of it, and in the backward pass that follows. NULL: 0. */
+OAR_API int oar_tape_replays(const oar_tape *tape);
 
 /* A leaf on this tape with the numbers of `value` (same storage), whose
  * gradient can be read after backward: what a pipeline stage receives. Owned
@@ -99,6 +124,25 @@ OAR_API oar_tensor *oar_tape_input(oar_tape *tape, oar_tensor *value);
  * oar_tape_reset. */
 typedef oar_status (*oar_defer_fn)(void *arg);
 OAR_API oar_status oar_tape_defer(oar_tape *tape, oar_defer_fn fn, void *arg);
+
+/* Calls fn once when the next backward pass on this tape has ended, whatever
+ * became of it, before the call that ran it returns and after the deferred
+ * functions: with OAR_OK, or with the status of the failure, which is then the
+ * last error. A pass in halves ends with its second half, or with a failure in
+ * the first. A call that was refused and left the record as it was is no pass.
+ * If the tape is reset or destroyed before, fn is called with OAR_E_STATE.
+ * Asked for twice with the same arg, it is called once; asked for from inside
+ * fn, after the next pass. On the tape of what is recomputed, the pass of the
+ * tape outside is meant. */
+typedef void (*oar_pass_end_fn)(void *arg, oar_status status);
+OAR_API oar_status oar_tape_on_end(oar_tape *tape, oar_pass_end_fn fn,
+                                   void *arg);
+
+/* Takes object: the tape calls drop(object) at its next reset, last owned
+ * first, after it has given up everything recorded. OAR_E_NOMEM: drop is called
+ * at once. OAR_E_ARG without a tape or a drop: the caller keeps object. */
+OAR_API oar_status oar_tape_own(oar_tape *tape, void *object,
+                                void (*drop)(void *object));
 
 OAR_END_DECLS
 

@@ -126,11 +126,47 @@ OAR_API oar_tensor *oar_uniform(oar_tape *tape, oar_dtype dtype,
 OAR_API oar_tensor *oar_normal(oar_tape *tape, oar_dtype dtype, oar_shape shape,
                                uint64_t seed, double mean, double deviation);
 
+/* Switches lazy tensors on (1) or off (0) for the calling thread; returns what
+ * the switch was. While it is on, oar_zeros, oar_ones, oar_full, oar_uniform
+ * and oar_normal without a tape, which is how modules make their parameters and
+ * buffers, make lazy tensors: without memory, and with the rule by which they
+ * would be filled. So a model can be built that is larger than memory. Whatever
+ * needs the numbers of a lazy tensor (an operation, copying, saving, an
+ * optimizer) is OAR_E_STATE. Models that are read from files are never lazy. */
+OAR_API int oar_lazy(int on);
+
+/* Returns whether the tensor is lazy. It no longer is once it is realized, once
+ * its storage has been attached to other memory, or once it is rebased. */
+OAR_API int oar_tensor_is_lazy(const oar_tensor *tensor);
+
+/* Writes elements first .. first+count-1, row by row, of what the lazy tensor
+ * would be, converted to dtype, to `to`, which has room for them. They have the
+ * same bits whatever the range. The tensor stays lazy. OAR_E_STATE if it is not
+ * lazy, OAR_E_ARG if there is no such range. */
+OAR_API oar_status oar_tensor_make_range(const oar_tensor *lazy, int64_t first,
+                                         int64_t count, oar_dtype dtype,
+                                         void *to);
+
+/* Gives a lazy tensor memory and its numbers, those that it would have had from
+ * the start. One that has its data already stays as it is. OAR_E_STATE if its
+ * storage is detached and not lazy; OAR_E_NOMEM leaves it lazy. */
+OAR_API oar_status oar_tensor_realize(oar_tensor *tensor);
+
 /* A view of storage from element `offset` on, row-major. Takes a reference of
  * its own to the storage. OAR_E_ARG if it does not fit. */
 OAR_API oar_tensor *oar_view_of(oar_tape *tape, oar_storage *storage,
                                 int64_t offset, oar_dtype dtype,
                                 oar_shape shape);
+
+/* Makes a leaf a view of other memory from element `offset` on, row by row, and
+ * of another dtype if wanted. Its shape stays, and whether it requires a
+ * gradient; its gradient goes, bound or not. Takes a reference to the storage,
+ * which may be detached, and gives the old one up. Backward through what a tape
+ * recorded of the leaf before is OAR_E_STATE: reset that tape. OAR_E_ARG if the
+ * leaf does not fit, OAR_E_STATE if an operation made the tensor, OAR_E_DTYPE
+ * and OAR_E_DEVICE as oar_tensor_require_grad; then the leaf is what it was. */
+OAR_API oar_status oar_tensor_rebase(oar_tensor *leaf, oar_storage *storage,
+                                     int64_t offset, oar_dtype dtype);
 
 OAR_API oar_tensor *oar_tensor_retain(oar_tensor *tensor);
 OAR_API void oar_tensor_release(oar_tensor *tensor); /* NULL is fine */
@@ -147,9 +183,9 @@ OAR_API int oar_tensor_is_contiguous(const oar_tensor *tensor);
 OAR_API oar_storage *oar_tensor_storage(const oar_tensor *tensor); /* borrowed*/
 
 /* The first element; borrowed. NULL while the storage is detached, and of a
- * result that backward has given back (tape.h). One that may only be read (it
- * came so by DLPack, or is a view of such a one) has no oar_tensor_data: NULL,
- * and OAR_E_STATE as the last error. */
+ * result that backward has given back (tape.h). A read-only tensor (imported
+ * read-only by DLPack, attached to read-only memory, or a view of such memory)
+ * has no oar_tensor_data: NULL, and OAR_E_STATE as the last error. */
 OAR_API void *oar_tensor_data(const oar_tensor *tensor);
 OAR_API const void *oar_tensor_const_data(const oar_tensor *tensor);
 OAR_API int oar_tensor_is_read_only(const oar_tensor *tensor);
@@ -204,6 +240,10 @@ OAR_API oar_status oar_storage_create(size_t bytes, int shared,
 /* The same on a device. */
 OAR_API oar_status oar_storage_create_on(oar_device device, size_t bytes,
                                          oar_storage **storage);
+/* Makes a storage without memory, for oar_storage_attach; `shared` says what
+ * kind of fresh memory it may get later. */
+OAR_API oar_status oar_storage_create_detached(size_t bytes, int shared,
+                                               oar_storage **storage);
 OAR_API oar_storage *oar_storage_retain(oar_storage *storage);
 OAR_API void oar_storage_release(oar_storage *storage);
 OAR_API size_t oar_storage_bytes(const oar_storage *storage);
@@ -212,16 +252,38 @@ OAR_API size_t oar_storage_bytes(const oar_storage *storage);
 OAR_API void *oar_storage_data(const oar_storage *storage);
 OAR_API const void *oar_storage_const_data(const oar_storage *storage);
 
+/* Returns a number that grows with every call of the library that writes to the
+ * storage through a tensor; detaching and attaching leave it. Writing through a
+ * pointer or span, as collectives do, counts with oar_tensor_touch. NULL: 0. */
+OAR_API uint64_t oar_storage_version(const oar_storage *storage);
+
 /* Gives the memory back; views stay, their data is NULL. An operation on such
- * a tensor is OAR_E_STATE. Detaching twice is fine. */
+ * a tensor is OAR_E_STATE. Detaching twice is fine. OAR_E_STATE while a DLPack
+ * export holds the storage (dlpack.h): its consumer reads that memory. */
 OAR_API oar_status oar_storage_detach(oar_storage *storage);
 
 /* Gives a detached storage memory again: `data` of at least its bytes, on which
  * `drop(arg)` is called when it is no longer needed (drop may be NULL); or, if
- * data is NULL, fresh memory as oar_storage_create gave. OAR_E_STATE if it is
+ * data is NULL, fresh memory as oar_storage_create gave. A lazy storage is lazy
+ * no more, and its numbers are the caller's to write. OAR_E_STATE if it is
  * attached. */
 OAR_API oar_status oar_storage_attach(oar_storage *storage, void *data,
                                       void (*drop)(void *arg), void *arg);
+
+/* The same for memory that may only be read, until it is detached: whatever
+ * would write to it through a tensor is OAR_E_STATE, and there is no pointer to
+ * write with. OAR_E_ARG if data is NULL, unless the storage has 0 bytes. */
+OAR_API oar_status oar_storage_attach_read_only(oar_storage *storage,
+                                                const void *data,
+                                                void (*drop)(void *arg),
+                                                void *arg);
+
+/* Sets what errors say of a tensor whose data is away, after "a tensor [2, 3]":
+ * "whose numbers other ranks hold", say. The text is kept by pointer, so it
+ * must outlive the storage. NULL: "whose storage is detached". A NULL storage
+ * is fine. */
+OAR_API void oar_storage_explain_absence(oar_storage *storage,
+                                         const char *text);
 
 /* ---- gradients -----------------------------------------------------------
  * A leaf that requires a gradient has one gradient slot: the same for modules,
@@ -235,11 +297,20 @@ OAR_API int oar_tensor_requires_grad(const oar_tensor *tensor);
 /* The gradient, borrowed; NULL while backward has not written one. */
 OAR_API oar_tensor *oar_tensor_grad(const oar_tensor *tensor);
 
-/* From now on the gradient lives in `home` (same shape and dtype, contiguous,
- * writable: OAR_E_STATE), of which the slot takes a reference: backward writes
- * there, and zeroing keeps it. A gradient that was there already is moved over.
- * NULL: back to memory of its own. */
+/* From now on the gradient lives in `home` (same shape, contiguous, writable:
+ * OAR_E_STATE), of which the slot takes a reference: backward writes there, and
+ * zeroing keeps it. Its dtype is the tensor's, or f32 for a half type: see
+ * below. A gradient that was there already is moved over. NULL: back to memory
+ * of its own. */
 OAR_API oar_status oar_tensor_bind_grad(oar_tensor *tensor, oar_tensor *home);
+
+/* The dtype of the gradient where it has memory of its own: the tensor's, which
+ * is the default, or f32 for a half type. In f32 contributions are added up
+ * without rounding in between; those of products, norms, convolutions and
+ * embeddings are never rounded to the half type at all. A gradient that was
+ * there already is converted. Another dtype is OAR_E_DTYPE; no leaf that
+ * requires a gradient: OAR_E_STATE. */
+OAR_API oar_status oar_tensor_set_grad_dtype(oar_tensor *leaf, oar_dtype dtype);
 
 /* Marks the gradient as unwritten; the next backward stores instead of adding.
  * NULL is fine. */
@@ -248,6 +319,12 @@ OAR_API void oar_tensor_clear_grad(oar_tensor *tensor);
 /* Declares the bound gradient written, after something other than backward
  * (a collective, say) has filled it. OAR_E_STATE if none is bound. */
 OAR_API oar_status oar_tensor_mark_grad(oar_tensor *tensor);
+
+/* Says that something else steps this leaf: an optimizer that is made over it
+ * or steps it, clipping, or a scaler that is given it, is OAR_E_STATE with the
+ * sentence `why` (kept by pointer, so it must outlive the guard). NULL: no
+ * longer. A NULL leaf is fine. */
+OAR_API void oar_tensor_guard(oar_tensor *leaf, const char *why);
 
 /* Called during backward as soon as the leaf's gradient is complete for this
  * pass. May post collectives; must not wait for them. A failure ends backward

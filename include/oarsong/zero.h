@@ -24,8 +24,10 @@ typedef oar_status (*oar_zero_make_fn)(void *arg, int count,
                                        const char *const *name,
                                        oar_optim **optim);
 
-/* wrapped: by oar_ddp_wrap with `sharded`, else OAR_E_STATE. Keeps a reference
- * to it. */
+/* wrapped: by oar_ddp_wrap with `sharded`, else OAR_E_STATE. Moves the
+ * parameters to memory in which they can be gathered in place: tapes that have
+ * recorded them before must be reset, and two parameters that are views of one
+ * memory are OAR_E_UNSUPPORTED. Keeps a reference to wrapped. */
 OAR_API oar_status oar_zero_create(oar_module *wrapped, oar_zero_make_fn make,
                                    void *arg, oar_zero **zero);
 OAR_API void oar_zero_destroy(oar_zero *zero); /* NULL is fine */

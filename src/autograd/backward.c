@@ -11,28 +11,39 @@
 #include "autograd/saved.h"
 #include "base/call_site.h"
 #include "base/status.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/operands.h"
 
-/* Which gradients a pass computes. */
-typedef enum pass { WHOLE, INPUTS, WEIGHTS } pass;
-
-static int wants(pass which, const oari_edge *edge)
+/* Whether a pass computes the gradient of what the edge leads to. */
+static int wants(oar_pass which, const oari_edge *edge)
 {
     switch (edge->kind) {
     case OARI_EDGE_NODE:
-    case OARI_EDGE_INPUT: return which != WEIGHTS;
-    case OARI_EDGE_LEAF: return which != INPUTS;
+    case OARI_EDGE_INPUT: return which != OAR_PASS_WEIGHTS;
+    case OARI_EDGE_LEAF: return which != OAR_PASS_INPUTS;
     case OARI_EDGE_NONE: break;
     }
     return 0;
 }
 
-static int wants_any(pass which, const oari_node *node)
+static int wants_any(oar_pass which, const oari_node *node)
 {
     for (int i = 0; i < node->inputs; i++)
         if (wants(which, &node->input[i]))
             return 1;
     return 0;
+}
+
+/* The saved tensors that the pass reads for the gradients it computes: all that
+ * are not waiting in the node already. */
+static unsigned read_by(oar_pass which, const oari_node *node)
+{
+    unsigned mask = 0;
+
+    for (int i = 0; i < node->inputs; i++)
+        if (wants(which, &node->input[i]) && node->fused_grad[i] == NULL)
+            mask |= node->op->reads[i] != 0 ? node->op->reads[i]
+                                            : (unsigned)OARI_READS_ALL;
+    return mask;
 }
 
 /* ---- before the walk: what will be reached ------------------------------- */
@@ -48,7 +59,7 @@ static void forget_reached(oar_tape *tape)
 /* Marks what node was computed from, and counts what it will give to leaves; in
  * the first half also what the second will, for a leaf that gets something in
  * both is complete only then. */
-static void reach_inputs(oar_tape *tape, oari_node *node, pass which)
+static void reach_inputs(oar_tape *tape, oari_node *node, oar_pass which)
 {
     if (node->op->reach != NULL)
         node->op->reach(node);
@@ -65,7 +76,7 @@ static void reach_inputs(oar_tape *tape, oari_node *node, pass which)
 }
 
 /* Follows the edges down from the roots, which are marked already. */
-static oar_status reach_nodes(oar_tape *tape, pass which)
+static oar_status reach_nodes(oar_tape *tape, oar_pass which)
 {
     int64_t reached = 0;
 
@@ -87,10 +98,30 @@ static oar_status reach_nodes(oar_tape *tape, pass which)
             return oari_fail(OAR_E_STATE,
                              "backward through %s a second time: what it had "
                              "saved was given back by the first",
-                             node->op->name);
+                             oari_node_name(node));
         reach_inputs(tape, node, which);
         reached++;
     }
+    return OAR_OK;
+}
+
+/* A leaf that has moved may be of another dtype than what was computed from it,
+ * and has other numbers. */
+static oar_status check_leaf(const oari_leaf *leaf)
+{
+    if (leaf->rebases == leaf->tensor->rebases)
+        return OAR_OK;
+    return oari_fail(OAR_E_STATE,
+                     "backward to a leaf %s that oar_tensor_rebase has moved "
+                     "since it was recorded: reset the tape",
+                     oari_shape_text(leaf->tensor->at.shape).text);
+}
+
+static oar_status check_leaves(const oar_tape *tape)
+{
+    for (int64_t i = 0; i < tape->leaves.count; i++)
+        if (tape->leaves.leaf[i].pending > 0)
+            OARI_TRY(check_leaf(&tape->leaves.leaf[i]));
     return OAR_OK;
 }
 
@@ -98,7 +129,7 @@ static oar_status reach_nodes(oar_tape *tape, pass which)
 
 /* Whether the gradient of input i can take over the memory of node's own: this
  * is the last use of that one, and the first contribution to the other. */
-static int can_take_over(const oari_node *node, int i, pass which)
+static int can_take_over(const oari_node *node, int i, oar_pass which)
 {
     const oari_node *from = node->input[i].node;
 
@@ -106,7 +137,8 @@ static int can_take_over(const oari_node *node, int i, pass which)
         from->out->count != node->out->count ||
         !oari_storage_alone(node->grad->storage))
         return 0;
-    if (which == INPUTS && wants_any(WEIGHTS, node))
+    if (which == OAR_PASS_INPUTS && wants_any(OAR_PASS_WEIGHTS, node) &&
+        node->op->fused_backward == NULL)
         return 0;
     for (int k = i + 1; k < node->inputs; k++)
         if (wants(which, &node->input[k]) && node->op->fused_backward == NULL)
@@ -146,7 +178,7 @@ static oar_status backward_input(oari_node *node, int i, const oari_array *to,
 /* Adds the gradient of input i to that of the node which the input comes from.
  * The first contribution makes the gradient; where it is the result's own, both
  * nodes share it until one of them is written to. */
-static oar_status give_to_node(oari_node *node, int i, pass which)
+static oar_status give_to_node(oari_node *node, int i, oar_pass which)
 {
     oari_node *from = node->input[i].node;
     oari_pool *pool = &node->tape->pool;
@@ -173,15 +205,48 @@ static oar_status give_to_node(oari_node *node, int i, pass which)
     return backward_input(node, i, &to, add);
 }
 
+/* Gives a half leaf its contribution by way of memory of its own dtype, and
+ * adds it to a gradient in f32. */
+static oar_status give_widened(oari_node *node, int i, const oar_tensor *leaf,
+                               const oari_array *to)
+{
+    oari_pool *pool = &node->tape->pool;
+    oar_tensor *half = oari_tensor_make(pool, leaf->dtype, leaf->at.shape);
+    oari_operands operands = { .pool = pool };
+    const oari_array *wide;
+    oari_array from;
+    oar_status status;
+
+    if (half == NULL)
+        return OAR_E_NOMEM;
+    from = oari_array_of(half);
+    status = backward_input(node, i, &from, 0);
+    if (status == OAR_OK) {
+        wide = oari_operands_in(&operands, &from);
+        if (operands.status == OAR_OK)
+            oari_scale(to, leaf->slot.written, wide, 1);
+        status = oari_operands_finish(&operands);
+    }
+    oari_tensor_drop(pool, half);
+    return status;
+}
+
 static oar_status give_to_leaf(oari_node *node, int i)
 {
-    oar_tensor *tensor = node->tape->leaves.leaf[node->input[i].leaf].tensor;
+    const oari_leaf *leaf = &node->tape->leaves.leaf[node->input[i].leaf];
+    oar_tensor *tensor = leaf->tensor;
     oari_array to;
 
+    OARI_TRY(check_leaf(leaf)); /* a hook may have moved it */
     OARI_TRY(oari_grad_slot_open(&node->tape->pool, tensor));
     to = oari_array_of(tensor->slot.home);
-    OARI_TRY(backward_input(node, i, &to, tensor->slot.written));
+    if (to.dtype == tensor->dtype || node->op->widens ||
+        node->op->fused_backward != NULL)
+        OARI_TRY(backward_input(node, i, &to, tensor->slot.written));
+    else
+        OARI_TRY(give_widened(node, i, tensor, &to));
     tensor->slot.written = 1;
+    tensor->slot.home->storage->version++;
     return OAR_OK;
 }
 
@@ -201,7 +266,7 @@ oar_status oari_part_done(const oari_node *node, int i, int64_t done,
 
 /* Tells the leaves that got their last contribution. After the whole node, so
  * that a hook may change a weight that its backward has just read. */
-static oar_status notify_leaves(oari_node *node, pass which)
+static oar_status notify_leaves(oari_node *node, oar_pass which)
 {
     if (node->tape->replaying) /* the outer tape knows what is still to come */
         return OAR_OK;
@@ -218,9 +283,30 @@ static oar_status notify_leaves(oari_node *node, pass which)
     return OAR_OK;
 }
 
-static oar_status run_node(oari_node *node, pass which)
+/* Keeps what the weights half reads, and gives up the rest. */
+static void hold_node(oari_node *node)
 {
-    OARI_TRY(oari_restore(node));
+    unsigned mask = read_by(OAR_PASS_WEIGHTS, node);
+
+    node->state = OARI_HELD;
+    for (int k = 0; k < OARI_MAX_SAVED; k++)
+        if (!(mask >> k & 1))
+            oari_unsave(node, k);
+    if (mask == 0) { /* all that is left to compute waits in the node */
+        oari_tensor_drop(&node->tape->pool, node->grad);
+        node->grad = NULL;
+    }
+    oari_release_if_unused(node->out);
+}
+
+static oar_status run_node(oari_node *node, oar_pass which)
+{
+    unsigned mask = read_by(which, node);
+
+    OARI_TRY(oari_rebuild_saved(node, mask));
+    OARI_TRY(oari_check_saved(node, mask));
+    if (which == OAR_PASS_INPUTS)
+        OARI_TRY(oari_rebuild_for_held(node));
     for (int i = 0; i < node->inputs; i++) {
         const oari_edge *edge = &node->input[i];
 
@@ -231,8 +317,8 @@ static oar_status run_node(oari_node *node, pass which)
         else
             OARI_TRY(give_to_leaf(node, i));
     }
-    if (which == INPUTS && wants_any(WEIGHTS, node)) {
-        node->state = OARI_HELD;
+    if (which == OAR_PASS_INPUTS && wants_any(OAR_PASS_WEIGHTS, node)) {
+        hold_node(node);
     } else {
         oari_node_spend(node);
         oari_release_if_unused(node->out);
@@ -240,7 +326,7 @@ static oar_status run_node(oari_node *node, pass which)
     return notify_leaves(node, which);
 }
 
-static oar_status walk_nodes(oar_tape *tape, pass which)
+static oar_status walk_nodes(oar_tape *tape, oar_pass which)
 {
     for (int64_t i = tape->nodes - 1; i >= 0; i--) {
         oari_node *node = tape->node[i];
@@ -249,7 +335,7 @@ static oar_status walk_nodes(oar_tape *tape, pass which)
             continue;
         if (node->op != NULL)
             OARI_TRY(run_node(node, which));
-        else if (which != WEIGHTS)
+        else if (which != OAR_PASS_WEIGHTS)
             OARI_TRY(node->mark.fn(tape, node->mark.arg, node->mark.is_end));
     }
     return OAR_OK;
@@ -288,19 +374,23 @@ static void spend_reached(oar_tape *tape)
             oari_node_spend(tape->node[i]);
 }
 
-static oar_status finish_pass(oar_tape *tape, pass which)
+static oar_status finish_pass(oar_tape *tape, oar_pass which)
 {
     oar_status status;
 
-    tape->running = tape->pool.lends = 1;
+    tape->pass = which;
+    tape->pool.lends = 1;
     status = walk_nodes(tape, which);
     if (status != OAR_OK)
         spend_reached(tape);
-    else if (which == INPUTS)
+    else if (which == OAR_PASS_INPUTS)
         tape->halved = 1;
     else
         status = run_deferred(tape);
-    tape->running = tape->pool.lends = 0;
+    if (status != OAR_OK || which != OAR_PASS_INPUTS)
+        oari_tape_tell_end(tape, status);
+    tape->pass = OAR_PASS_NONE;
+    tape->pool.lends = 0;
     return status;
 }
 
@@ -336,10 +426,9 @@ static oar_status check_root(const oar_tape *tape, const oar_tensor *root,
                          oar_dtype_name(root->dtype),
                          oar_dtype_name(seed->dtype));
     if (!oari_tensor_attached(seed))
-        return oari_fail(OAR_E_STATE,
-                         "backward from a gradient %s whose storage is "
-                         "detached",
-                         oari_shape_text(seed->at.shape).text);
+        return oari_fail(OAR_E_STATE, "backward from a gradient %s %s",
+                         oari_shape_text(seed->at.shape).text,
+                         oari_absence(seed));
     return OAR_OK;
 }
 
@@ -370,11 +459,11 @@ static oar_status seed_root(oar_tensor *root, const oar_tensor *seed)
 }
 
 static oar_status start_pass(oar_tape *tape, int roots, oar_tensor *const *root,
-                             oar_tensor *const *seed, pass which)
+                             oar_tensor *const *seed, oar_pass which)
 {
     if (tape == NULL || roots < 1 || root == NULL)
         return oari_fail(OAR_E_ARG, "backward without a tape or a root");
-    if (tape->running)
+    if (tape->pass != OAR_PASS_NONE)
         return oari_fail(OAR_E_STATE, "backward from inside a backward pass of "
                                       "the same tape");
     for (int i = 0; i < roots; i++)
@@ -383,9 +472,11 @@ static oar_status start_pass(oar_tape *tape, int roots, oar_tensor *const *root,
     for (int i = 0; i < roots; i++)
         root[i]->node->reached = root[i]->node->root = 1;
     OARI_TRY(reach_nodes(tape, which));
+    OARI_TRY(check_leaves(tape));
     for (int i = 0; i < roots; i++)
         if (seed_root(root[i], seed != NULL ? seed[i] : NULL) != OAR_OK) {
             spend_reached(tape);
+            oari_tape_tell_end(tape, OAR_E_NOMEM);
             return OAR_E_NOMEM;
         }
     return finish_pass(tape, which);
@@ -399,7 +490,7 @@ oar_status oar_backward_at(const char *file, int line, oar_tape *tape,
         return oari_fail(OAR_E_SHAPE,
                          "backward from a tensor %s: a loss is one number",
                          oari_shape_text(loss->at.shape).text);
-    return start_pass(tape, 1, &loss, NULL, WHOLE);
+    return start_pass(tape, 1, &loss, NULL, OAR_PASS_WHOLE);
 }
 
 oar_status oar_backward_from_at(const char *file, int line, oar_tape *tape,
@@ -407,7 +498,7 @@ oar_status oar_backward_from_at(const char *file, int line, oar_tape *tape,
                                 oar_tensor *const *seed)
 {
     OARI_CALLED_FROM(file, line);
-    return start_pass(tape, roots, root, seed, WHOLE);
+    return start_pass(tape, roots, root, seed, OAR_PASS_WHOLE);
 }
 
 oar_status oar_backward_inputs_at(const char *file, int line, oar_tape *tape,
@@ -415,7 +506,7 @@ oar_status oar_backward_inputs_at(const char *file, int line, oar_tape *tape,
                                   oar_tensor *const *seed)
 {
     OARI_CALLED_FROM(file, line);
-    return start_pass(tape, roots, root, seed, INPUTS);
+    return start_pass(tape, roots, root, seed, OAR_PASS_INPUTS);
 }
 
 oar_status oar_backward_weights_at(const char *file, int line, oar_tape *tape)
@@ -424,7 +515,7 @@ oar_status oar_backward_weights_at(const char *file, int line, oar_tape *tape)
 
     if (tape == NULL)
         return oari_fail(OAR_E_ARG, "backward_weights without a tape");
-    if (tape->running)
+    if (tape->pass != OAR_PASS_NONE)
         return oari_fail(OAR_E_STATE, "backward from inside a backward pass of "
                                       "the same tape");
     if (!tape->halved)
@@ -437,7 +528,8 @@ oar_status oar_backward_weights_at(const char *file, int line, oar_tape *tape)
 
         node->reached = node->state == OARI_HELD;
         if (node->reached)
-            reach_inputs(tape, node, WEIGHTS);
+            reach_inputs(tape, node, OAR_PASS_WEIGHTS);
     }
-    return finish_pass(tape, WEIGHTS);
+    OARI_TRY(check_leaves(tape));
+    return finish_pass(tape, OAR_PASS_WEIGHTS);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlpack: tensors in and out without a copy. What goes out holds a reference to
- * the storage until its deleter is called; what comes in is a storage whose
- * memory is given back by the deleter it came with. */
+ * the storage, which cannot be detached, until its deleter is called; what
+ * comes in is a storage whose memory is given back by the deleter it came with.
+ */
 #include <oarsong/dlpack.h>
 
 #include <string.h>
@@ -43,6 +44,7 @@ typedef struct parcel {
 
 static void free_parcel(parcel *p)
 {
+    atomic_fetch_sub_explicit(&p->storage->exports, 1, memory_order_release);
     oar_storage_release(p->storage);
     oari_free(p);
 }
@@ -94,6 +96,7 @@ static oar_status make_parcel(const oar_tensor *tensor, const void *out,
     if (p == NULL)
         return OAR_E_NOMEM;
     p->storage = oar_storage_retain(tensor->storage);
+    atomic_fetch_add_explicit(&p->storage->exports, 1, memory_order_relaxed);
     *parcel_out = p;
     return OAR_OK;
 }
@@ -212,30 +215,20 @@ static oar_status find_layout(const oari_dl_tensor *dl, oar_dtype dtype,
     return OAR_OK;
 }
 
-/* The first byte that the layout reaches, from its offset on; false if some are
- * at no address at all. */
-static int first_byte(const oari_dl_tensor *dl, uint64_t before, uint64_t bytes,
-                      uintptr_t *first)
-{
-    uintptr_t zero = (uintptr_t)dl->data, end;
-
-    return !__builtin_add_overflow(zero, dl->byte_offset, &zero) &&
-           !__builtin_sub_overflow(zero, before, first) &&
-           !__builtin_add_overflow(*first, bytes, &end);
-}
-
 /* Where the layout begins, of that many elements; they have to be aligned. */
 static oar_status find_data(const oari_dl_tensor *dl, oar_dtype dtype,
                             const oari_layout *at, int64_t elements,
                             void **data)
 {
     uint64_t size = oar_dtype_size(dtype);
-    uintptr_t first = 0;
+    uintptr_t first = (uintptr_t)dl->data, end;
 
     if (dl->data == NULL)
         return OAR_OK;
-    if (!first_byte(dl, (uint64_t)at->offset * size, (uint64_t)elements * size,
-                    &first))
+    /* some elements may be at no address at all */
+    if (__builtin_add_overflow(first, dl->byte_offset, &first) ||
+        __builtin_sub_overflow(first, (uint64_t)at->offset * size, &first) ||
+        __builtin_add_overflow(first, (uint64_t)elements * size, &end))
         return oari_fail(OAR_E_ARG, "dlpack_import of %s: strides too large",
                          oari_shape_text(at->shape).text);
     if (first % size != 0)

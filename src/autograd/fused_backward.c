@@ -8,7 +8,7 @@
 oar_status oari_fused_grad_open(oari_node *node, int i, oar_dtype dtype,
                                 oar_shape shape, oari_array *to)
 {
-    if (!oari_fused_grad_wanted(node, i))
+    if (i >= node->inputs || node->input[i].kind == OARI_EDGE_NONE)
         return OAR_OK;
     node->fused_grad[i] =
         oari_tensor_make(&node->tape->pool, oari_work_dtype(dtype), shape);

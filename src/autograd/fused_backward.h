@@ -7,12 +7,6 @@
 
 #include "autograd/tape.h"
 
-/* Returns whether backward will ask for the gradient of input i. */
-static inline int oari_fused_grad_wanted(const oari_node *node, int i)
-{
-    return i < node->inputs && node->input[i].kind != OARI_EDGE_NONE;
-}
-
 /* Makes node->fused_grad[i] and sets *to to it if the gradient of input i is
  * wanted; else leaves *to alone. Its dtype is the one that numbers of `dtype`
  * are computed in. */

@@ -38,6 +38,7 @@ oar_status oar_tensor_require_grad(oar_tensor *tensor, int on)
         tensor->slot.home = NULL;
         tensor->slot.written = 0;
         tensor->slot.bound = 0;
+        tensor->slot.wide = 0;
     }
     return OAR_OK;
 }
@@ -52,6 +53,21 @@ oar_tensor *oar_tensor_grad(const oar_tensor *tensor)
     return tensor != NULL && tensor->slot.written ? tensor->slot.home : NULL;
 }
 
+/* Whether the gradient of a tensor may be of this dtype. */
+static int suits_home(const oar_tensor *tensor, oar_dtype dtype)
+{
+    return dtype == tensor->dtype ||
+           (dtype == OAR_F32 && oari_dtype_is_half(tensor->dtype));
+}
+
+/* Makes memory for a gradient of the leaf's own. */
+static oar_tensor *make_home(oari_pool *pool, const oar_tensor *leaf)
+{
+    int wide = leaf->slot.wide && oari_dtype_is_half(leaf->dtype);
+
+    return oari_tensor_make(pool, wide ? OAR_F32 : leaf->dtype, leaf->at.shape);
+}
+
 static oar_status check_home(const oar_tensor *tensor, const oar_tensor *home)
 {
     if (home->storage == NULL)
@@ -63,7 +79,7 @@ static oar_status check_home(const oar_tensor *tensor, const oar_tensor *home)
                          "bind_grad of a tensor %s to %s: shapes differ",
                          oari_shape_text(tensor->at.shape).text,
                          oari_shape_text(home->at.shape).text);
-    if (tensor->dtype != home->dtype)
+    if (!suits_home(tensor, home->dtype))
         return oari_fail(
             OAR_E_DTYPE, "bind_grad of %s %s to %s %s: dtypes differ",
             oar_dtype_name(tensor->dtype),
@@ -113,11 +129,44 @@ oar_status oar_tensor_bind_grad(oar_tensor *tensor, oar_tensor *home)
     if (!tensor->slot.bound)
         return OAR_OK;
     if (tensor->slot.written) {
-        own = oari_tensor_make(NULL, tensor->dtype, tensor->at.shape);
+        own = make_home(NULL, tensor);
         if (own == NULL)
             return OAR_E_NOMEM;
     }
     return move_home(&tensor->slot, own, 0);
+}
+
+oar_status oar_tensor_set_grad_dtype(oar_tensor *leaf, oar_dtype dtype)
+{
+    oar_tensor *own = NULL;
+    int before;
+
+    if (leaf == NULL)
+        return oari_null("set_grad_dtype");
+    if (!leaf->slot.required)
+        return oari_fail(OAR_E_STATE,
+                         "set_grad_dtype of a tensor %s that is no leaf which "
+                         "requires a gradient",
+                         oari_shape_text(leaf->at.shape).text);
+    if (!suits_home(leaf, dtype))
+        return oari_fail(OAR_E_DTYPE,
+                         "a gradient in %s of a tensor %s of %s: it has that "
+                         "dtype, or f32 for a half type",
+                         oar_dtype_name(dtype),
+                         oari_shape_text(leaf->at.shape).text,
+                         oar_dtype_name(leaf->dtype));
+    before = leaf->slot.wide;
+    leaf->slot.wide = dtype != leaf->dtype;
+    if (leaf->slot.bound || leaf->slot.wide == before)
+        return OAR_OK;
+    if (leaf->slot.written) {
+        own = make_home(NULL, leaf);
+        if (own == NULL) {
+            leaf->slot.wide = before;
+            return OAR_E_NOMEM;
+        }
+    }
+    return move_home(&leaf->slot, own, 0);
 }
 
 void oar_tensor_clear_grad(oar_tensor *tensor)
@@ -135,6 +184,8 @@ oar_status oar_tensor_mark_grad(oar_tensor *tensor)
                          "mark_grad of a tensor %s: no gradient is bound",
                          oari_shape_text(tensor->at.shape).text);
     tensor->slot.written = 1;
+    if (tensor->slot.home->storage != NULL)
+        tensor->slot.home->storage->version++;
     return OAR_OK;
 }
 
@@ -169,16 +220,10 @@ oar_status oari_grad_slot_open(oari_pool *pool, oar_tensor *leaf)
     oari_grad_slot *slot = &leaf->slot;
 
     if (slot->home == NULL)
-        slot->home = oari_tensor_make(slot->input ? pool : NULL, leaf->dtype,
-                                      leaf->at.shape);
+        slot->home = make_home(slot->input ? pool : NULL, leaf);
     if (slot->home == NULL)
         return OAR_E_NOMEM;
-    if (oari_tensor_attached(slot->home))
-        return OAR_OK;
-    return oari_fail(OAR_E_STATE,
-                     "backward: the storage of the gradient of a tensor %s is "
-                     "detached",
-                     oari_shape_text(leaf->at.shape).text);
+    return oari_check_not_read_only("backward into the gradient", slot->home);
 }
 
 oar_status oari_grad_slot_part(oar_tensor *leaf, int64_t done, int64_t *next)

@@ -47,6 +47,7 @@ int64_t oari_leaves_find(oari_leaves *leaves, oar_tensor *leaf)
         return -1;
     place = place_for(leaves, leaf);
     if (*place == 0) {
+        leaves->leaf[leaves->count].rebases = leaf->rebases;
         leaves->leaf[leaves->count++].tensor = oar_tensor_retain(leaf);
         *place = leaves->count;
     }

@@ -5,6 +5,7 @@
 #include "autograd/record.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "tensor/lazy.h"
 #include "tensor/cpu/kernels.h"
 
 static oar_tensor *make_empty(const char *name, oar_tape *tape, oar_dtype dtype,
@@ -16,12 +17,27 @@ static oar_tensor *make_empty(const char *name, oar_tape *tape, oar_dtype dtype,
                      oari_tensor_make(oari_tape_pool(tape), dtype, shape));
 }
 
+static oar_tensor *make_initialized(const char *name, oar_tape *tape,
+                                    oar_shape shape,
+                                    const oari_initializer *rule)
+{
+    if (oari_shape_check(name, shape, rule->dtype) != OAR_OK)
+        return NULL;
+    return oari_keep(
+        tape, oari_tensor_initialized(oari_tape_pool(tape), shape, rule));
+}
+
 static oar_tensor *make_full(const char *name, oar_tape *tape, oar_dtype dtype,
                              oar_shape shape, double value)
 {
-    oar_tensor *made = make_empty(name, tape, dtype, shape);
+    oar_tensor *made;
     oari_array to;
 
+    if (tape == NULL)
+        return make_initialized(
+            name, tape, shape,
+            &(oari_initializer){ .dtype = dtype, .number = { value } });
+    made = make_empty(name, tape, dtype, shape);
     if (made == NULL)
         return NULL;
     to = oari_array_of(made);
@@ -66,9 +82,6 @@ oar_tensor *oar_from_data(oar_tape *tape, oar_dtype dtype, oar_shape shape,
 oar_tensor *oar_uniform(oar_tape *tape, oar_dtype dtype, oar_shape shape,
                         uint64_t seed, double low, double high)
 {
-    oar_tensor *made;
-    oari_array to;
-
     if (!(low <= high) || !isfinite(high - low)) {
         oari_fail(OAR_E_ARG,
                   "uniform in [%g, %g): low is at most high, and high - low "
@@ -76,20 +89,16 @@ oar_tensor *oar_uniform(oar_tape *tape, oar_dtype dtype, oar_shape shape,
                   low, high);
         return NULL;
     }
-    made = make_empty("uniform", tape, dtype, shape);
-    if (made == NULL)
-        return NULL;
-    to = oari_array_of(made);
-    oari_fill_uniform(&to, seed, low, high);
-    return made;
+    return make_initialized("uniform", tape, shape,
+                            &(oari_initializer){ .distribution = OARI_UNIFORM,
+                                                 .dtype = dtype,
+                                                 .number = { low, high },
+                                                 .seed = seed });
 }
 
 oar_tensor *oar_normal(oar_tape *tape, oar_dtype dtype, oar_shape shape,
                        uint64_t seed, double mean, double deviation)
 {
-    oar_tensor *made;
-    oari_array to;
-
     if (oari_shape_check("normal", shape, dtype) != OAR_OK)
         return NULL;
     if (!oari_dtype_is_float(dtype)) {
@@ -97,36 +106,24 @@ oar_tensor *oar_normal(oar_tape *tape, oar_dtype dtype, oar_shape shape,
                   oar_dtype_name(dtype), oari_shape_text(shape).text);
         return NULL;
     }
-    made = oar_empty(tape, dtype, shape);
-    if (made == NULL)
-        return NULL;
-    to = oari_array_of(made);
-    oari_fill_normal(&to, seed, mean, deviation);
-    return made;
+    return make_initialized("normal", tape, shape,
+                            &(oari_initializer){ .distribution = OARI_NORMAL,
+                                                 .dtype = dtype,
+                                                 .number = { mean, deviation },
+                                                 .seed = seed });
 }
 
 oar_tensor *oar_view_of(oar_tape *tape, oar_storage *storage, int64_t offset,
                         oar_dtype dtype, oar_shape shape)
 {
     oari_layout at;
-    int64_t room;
 
     if (storage == NULL) {
         oari_null("view_of");
         return NULL;
     }
-    if (oari_shape_check("view", shape, dtype) != OAR_OK)
+    if (oari_check_fits("view", storage, offset, dtype, shape) != OAR_OK)
         return NULL;
-    room = (int64_t)(storage->bytes / oar_dtype_size(dtype));
-    if (offset < 0 || offset > room ||
-        oari_shape_count(shape) > room - offset) {
-        oari_fail(OAR_E_ARG,
-                  "view_of %s from element %lld: the storage has room for "
-                  "%lld elements of %s",
-                  oari_shape_text(shape).text, (long long)offset,
-                  (long long)room, oar_dtype_name(dtype));
-        return NULL;
-    }
     at = oari_layout_rows(shape);
     at.offset = offset;
     return oari_keep(
@@ -162,13 +159,13 @@ oar_tensor *oar_arange(oar_tape *tape, oar_dtype dtype, int64_t count,
 oar_tensor *oar_eye(oar_tape *tape, oar_dtype dtype, int64_t rows,
                     int64_t columns)
 {
-    oar_tensor *made =
-        make_full("eye", tape, dtype, OAR_SHAPE(rows, columns), 0);
+    oar_tensor *made = make_empty("eye", tape, dtype, OAR_SHAPE(rows, columns));
     oari_array diagonal;
 
     if (made == NULL)
         return NULL;
     diagonal = oari_array_of(made);
+    oari_fill(&diagonal, 0);
     diagonal.at.shape = OAR_SHAPE(rows < columns ? rows : columns);
     diagonal.at.stride[0] = columns + 1;
     oari_fill(&diagonal, 1);

@@ -96,7 +96,7 @@ static oar_status record_node(oar_tape *tape, oar_tensor *out,
     for (int i = 0; i < OARI_MAX_SAVED; i++)
         oari_save(node, i, recipe->saved[i]);
     out->node = node;
-    oari_tape_push(tape);
+    tape->nodes++;
     return OAR_OK;
 }
 
@@ -107,16 +107,22 @@ oar_tensor *oari_keep(oar_tape *tape, oar_tensor *out)
     return oari_pool_own(&tape->pool, out) == OAR_OK ? out : NULL;
 }
 
-oar_tensor *oari_emit(oar_tape *tape, oar_tensor *out,
-                      const oari_node_record *recipe)
+oar_tensor *oari_record(oar_tape *tape, oar_tensor *out,
+                        const oari_node_record *recipe)
 {
     int wanted = 0;
 
-    if (oari_keep(tape, out) == NULL)
-        return NULL;
     for (int i = 0; i < recipe->inputs; i++)
         wanted |= oari_grad_wanted(tape, recipe->input[i]);
     if (wanted && record_node(tape, out, recipe) != OAR_OK)
         return NULL; /* out stays the tape's until reset */
     return out;
+}
+
+oar_tensor *oari_emit(oar_tape *tape, oar_tensor *out,
+                      const oari_node_record *recipe)
+{
+    if (oari_keep(tape, out) == NULL)
+        return NULL;
+    return oari_record(tape, out, recipe);
 }

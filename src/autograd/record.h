@@ -37,6 +37,11 @@ typedef struct oari_node_record {
 oar_tensor *oari_emit(oar_tape *tape, oar_tensor *out,
                       const oari_node_record *recipe);
 
+/* The same for a tensor that the tape owns already, or that stays the caller's
+ * without a tape. */
+oar_tensor *oari_record(oar_tape *tape, oar_tensor *out,
+                        const oari_node_record *recipe);
+
 /* Takes the reference to a tensor that no operation made, for the tape if there
  * is one, and returns it; NULL on failure, or if out was NULL already. */
 oar_tensor *oari_keep(oar_tape *tape, oar_tensor *out);

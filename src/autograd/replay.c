@@ -10,6 +10,7 @@ oar_tape *oari_replay_tape(oar_tape *tape)
     if (tape->inner == NULL && oar_tape_create(&tape->inner) != OAR_OK)
         return NULL;
     tape->inner->outer = tape;
+    tape->inner->pool.share_from = tape->pool.share_from;
     return tape->inner;
 }
 

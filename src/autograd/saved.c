@@ -6,19 +6,14 @@
 
 #include "base/status.h"
 
-static int is_counted(const oari_node *node, const oar_tensor *t)
-{
-    return t->owner == &node->tape->pool;
-}
-
 void oari_save(oari_node *node, int k, oar_tensor *tensor)
 {
     if (tensor == NULL)
         return;
     node->saved[k] = oar_tensor_retain(tensor);
     if (tensor->storage != NULL)
-        node->version[k] = tensor->storage->version;
-    tensor->saves += is_counted(node, tensor);
+        node->version[k] = oari_tensor_version(tensor);
+    tensor->saves += tensor->owner == &node->tape->pool;
 }
 
 void oari_unsave(oari_node *node, int k)
@@ -29,7 +24,7 @@ void oari_unsave(oari_node *node, int k)
     if (t == NULL)
         return;
     node->saved[k] = NULL;
-    if (!is_counted(node, t)) {
+    if (t->owner != pool) {
         oari_tensor_drop(pool, t);
         return;
     }
@@ -58,8 +53,8 @@ static int can_rebuild(const oar_tensor *t)
 void oari_release_if_unused(oar_tensor *tensor)
 {
     oar_tensor *t = tensor;
-    int over = t->spare || (t->node != NULL && t->node->state == OARI_SPENT &&
-                            !t->node->root);
+    int over = t->spare || (t->node != NULL &&
+                            t->node->state != OARI_RECORDED && !t->node->root);
 
     if (t->owner == NULL || t->storage == NULL || !over ||
         oari_tensor_retained(t))
@@ -86,7 +81,8 @@ int oari_unshared(const oar_tape *tape, const oar_tensor *tensor)
 
     return tape != NULL && t->owner == &tape->pool && t->saves == 0 &&
            !oari_tensor_retained(t) && t->storage != NULL &&
-           oari_storage_alone(t->storage) && oari_layout_is_rows(&t->at);
+           !t->storage->read_only && oari_storage_alone(t->storage) &&
+           oari_layout_is_rows(&t->at);
 }
 
 int oari_saved_alone(const oari_node *node, int k)
@@ -94,7 +90,8 @@ int oari_saved_alone(const oari_node *node, int k)
     const oar_tensor *t = node->saved[k];
 
     return t->spare && t->saves == 1 && !oari_tensor_retained(t) &&
-           oari_storage_alone(t->storage) && oari_layout_is_rows(&t->at);
+           !t->storage->read_only && oari_storage_alone(t->storage) &&
+           oari_layout_is_rows(&t->at);
 }
 
 /* ---- bringing back ------------------------------------------------------- */
@@ -105,29 +102,52 @@ static oar_status rebuild_result(oar_tensor *t)
 {
     oari_node *node = t->node;
     size_t bytes = (size_t)t->count * oar_dtype_size(t->dtype);
+    oar_status status;
     oari_array to;
 
-    OARI_TRY(oari_restore(node));
-    OARI_TRY(oari_pool_take_storage(t->owner, bytes, &t->storage));
+    OARI_TRY(oari_rebuild_saved(node, OARI_READS_ALL));
+    OARI_TRY(oari_check_saved(node, OARI_READS_ALL));
+    t->owner->lasting = 1;
+    status = oari_pool_take_storage(t->owner, bytes, &t->storage);
+    t->owner->lasting = 0;
+    OARI_TRY(status);
     t->rebuilt = 1;
     to = oari_array_of(t);
     return node->op->rebuild(node, &to);
 }
 
-oar_status oari_restore(oari_node *node)
+oar_status oari_rebuild_saved(oari_node *node, unsigned mask)
 {
     for (int k = 0; k < OARI_MAX_SAVED; k++) {
         oar_tensor *t = node->saved[k];
 
-        if (t == NULL)
-            continue;
-        if (t->storage == NULL && can_rebuild(t))
+        if (t != NULL && mask >> k & 1 && t->storage == NULL && can_rebuild(t))
             OARI_TRY(rebuild_result(t));
+    }
+    return OAR_OK;
+}
+
+oar_status oari_rebuild_for_held(oari_node *node)
+{
+    oar_tensor *t = node->out;
+
+    return t->storage == NULL && t->saves > 0 && can_rebuild(t)
+               ? rebuild_result(t)
+               : OAR_OK;
+}
+
+oar_status oari_check_saved(const oari_node *node, unsigned mask)
+{
+    for (int k = 0; k < OARI_MAX_SAVED; k++) {
+        const oar_tensor *t = node->saved[k];
+
+        if (t == NULL || !(mask >> k & 1))
+            continue;
         if (!oari_tensor_attached(t))
             return oari_fail(OAR_E_STATE, "backward of %s needs a tensor %s %s",
                              node->op->name, oari_shape_text(t->at.shape).text,
                              oari_absence(t));
-        if (!t->spare && t->storage->version != node->version[k])
+        if (!t->spare && oari_tensor_version(t) != node->version[k])
             return oari_fail(OAR_E_STATE,
                              "backward of %s needs a tensor %s that was "
                              "changed after it was saved",

@@ -2,9 +2,10 @@
 /* autograd/saved.h: what nodes keep for backward, and when memory goes.
  *
  * A result gives its memory back to the tape's pool when nothing will read it
- * any more: its own backward has run, or the module that made it has dropped it
- * (oari_tape_drop); and no node has saved it; and the caller has not retained
- * it; and it is no root. The tensor itself stays, without storage, until reset.
+ * any more: its own backward has run, at least the inputs half, or the module
+ * that made it has dropped it (oari_tape_drop); and no node has saved it; and
+ * the caller has not retained it; and it is no root. The tensor itself stays,
+ * without storage, until reset.
  *
  * A dropped result whose operation can rebuild it goes at once even if nodes
  * have it saved. Backward computes it again when the first of them needs it,
@@ -22,18 +23,28 @@ void oari_save(oari_node *node, int k, oar_tensor *tensor);
 /* Gives up saved tensor k. */
 void oari_unsave(oari_node *node, int k);
 
-/* Rebuilds the saved tensors of a node that were given back, before its
- * backward. Refuses those that are detached or were changed meanwhile. */
-oar_status oari_restore(oari_node *node);
+/* Rebuilds those of a node's saved tensors that are in the mask (bit k: number
+ * k) and were given back, before its backward. */
+oar_status oari_rebuild_saved(oari_node *node, unsigned mask);
+
+/* Rebuilds the node's result if it was given back and others still have it
+ * saved: held nodes, that is, after whose inputs half this node's follows. Once
+ * that has run, the result cannot be rebuilt any more. */
+oar_status oari_rebuild_for_held(oari_node *node);
+
+/* Refuses saved tensors in the mask that have no data or were changed
+ * meanwhile. */
+oar_status oari_check_saved(const oari_node *node, unsigned mask);
 
 /* Gives back the memory of a result if nothing will read it any more. */
 void oari_release_if_unused(oar_tensor *tensor);
 
-/* Returns whether saved tensor k is row-major and no other node or caller uses
- * it, so that it may be overwritten. */
+/* Returns whether saved tensor k is row-major, can be written, and no other
+ * node or caller uses it, so that it may be overwritten. */
 int oari_saved_alone(const oari_node *node, int k);
 
-/* Returns whether a result is row-major and only the tape has its memory. */
+/* Returns whether a result is row-major, can be written, and only the tape has
+ * its memory. */
 int oari_unshared(const oar_tape *tape, const oar_tensor *tensor);
 
 /* Returns a + b, in the memory of b where that is possible. Drops b. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "autograd/record.h"
+#include "autograd/replay.h"
 #include "autograd/saved.h"
 #include "base/alloc.h"
 #include "base/dtype.h"
@@ -46,6 +47,7 @@ void oar_tape_reset(oar_tape *tape)
 {
     if (tape == NULL)
         return;
+    oari_tape_tell_end(tape, OAR_E_STATE);
     while (tape->nodes > 0) {
         oari_node *node = tape->node[--tape->nodes];
 
@@ -56,6 +58,11 @@ void oar_tape_reset(oar_tape *tape)
     }
     oari_leaves_reset(&tape->leaves, &tape->pool);
     oari_pool_reset(&tape->pool);
+    while (tape->objects.count > 0) { /* drop may give the tape another one */
+        oari_owned_object last = tape->objects.data[--tape->objects.count];
+
+        last.drop(last.object);
+    }
     tape->deferred.count = 0;
     tape->seeds.count = 0;
     tape->halved = 0;
@@ -72,6 +79,8 @@ void oar_tape_destroy(oar_tape *tape)
     oari_leaves_close(&tape->leaves, &tape->pool);
     oari_pool_close(&tape->pool);
     oari_vec_free(&tape->deferred);
+    oari_vec_free(&tape->end_calls);
+    oari_vec_free(&tape->objects);
     oari_vec_free(&tape->seeds);
     oar_tape_destroy(tape->inner);
     oari_free(tape);
@@ -99,6 +108,27 @@ int oar_tape_rebuild(oar_tape *tape, int on)
     return before;
 }
 
+size_t oar_tape_share(oar_tape *tape, size_t least_bytes)
+{
+    size_t before;
+
+    if (tape == NULL)
+        return 0;
+    before = tape->pool.share_from;
+    tape->pool.share_from = least_bytes;
+    return before;
+}
+
+oar_pass oar_tape_pass(const oar_tape *tape)
+{
+    return tape != NULL ? tape->pass : OAR_PASS_NONE;
+}
+
+int oar_tape_replays(const oar_tape *tape)
+{
+    return oari_replaying(tape);
+}
+
 oari_node *oari_tape_node(oar_tape *tape)
 {
     oari_node *node;
@@ -120,11 +150,6 @@ oari_node *oari_tape_node(oar_tape *tape)
     return node;
 }
 
-void oari_tape_push(oar_tape *tape)
-{
-    tape->nodes++;
-}
-
 oar_status oari_mark_begin(oar_tape *tape, oari_mark_fn fn,
                            void (*drop)(void *arg), void *arg, int64_t *index)
 {
@@ -135,7 +160,7 @@ oar_status oari_mark_begin(oar_tape *tape, oari_mark_fn fn,
         return OAR_E_NOMEM;
     node->mark = (oari_mark){ .fn = fn, .drop = drop, .arg = arg };
     *index = tape->nodes;
-    oari_tape_push(tape);
+    tape->nodes++;
     return OAR_OK;
 }
 
@@ -148,7 +173,7 @@ oar_status oari_mark_end(oar_tape *tape, int64_t begin)
     node->mark = tape->node[begin]->mark;
     node->mark.is_end = 1;
     tape->node[begin]->mark.end = tape->nodes;
-    oari_tape_push(tape);
+    tape->nodes++;
     return OAR_OK;
 }
 
@@ -181,21 +206,61 @@ oar_tensor *oar_tape_input(oar_tape *tape, oar_tensor *value)
     return oari_keep(tape, leaf);
 }
 
-/* For the next pass to end, not for the one that is ending now. */
-static int is_deferred(const oar_tape *tape, oar_defer_fn fn, const void *arg)
-{
-    for (int64_t i = tape->deferred_running; i < tape->deferred.count; i++)
-        if (tape->deferred.data[i].fn == fn &&
-            tape->deferred.data[i].arg == arg)
-            return 1;
-    return 0;
-}
-
 oar_status oar_tape_defer(oar_tape *tape, oar_defer_fn fn, void *arg)
 {
     if (tape == NULL || fn == NULL)
         return oari_fail(OAR_E_ARG, "tape_defer without a tape or a function");
-    if (is_deferred(tape, fn, arg))
-        return OAR_OK;
+    /* for the next pass to end, not for the one that is ending now */
+    for (int64_t i = tape->deferred_running; i < tape->deferred.count; i++)
+        if (tape->deferred.data[i].fn == fn &&
+            tape->deferred.data[i].arg == arg)
+            return OAR_OK;
     return oari_vec_push(&tape->deferred, (oari_deferred){ fn, arg });
+}
+
+oar_status oar_tape_on_end(oar_tape *tape, oar_pass_end_fn fn, void *arg)
+{
+    if (tape == NULL || fn == NULL)
+        return oari_fail(OAR_E_ARG, "tape_on_end without a tape or a function");
+    while (tape->outer != NULL)
+        tape = tape->outer;
+    for (int64_t i = 0; i < tape->end_calls.count; i++)
+        if (tape->end_calls.data[i].fn == fn &&
+            tape->end_calls.data[i].arg == arg)
+            return OAR_OK;
+    return oari_vec_push(&tape->end_calls, (oari_end_call){ fn, arg });
+}
+
+void oari_tape_tell_end(oar_tape *tape, oar_status status)
+{
+    int64_t count = tape->end_calls.count;
+    oar_error error;
+
+    if (count == 0)
+        return;
+    error = *oar_last_error();
+    for (int64_t i = 0; i < count; i++) {
+        oari_end_call call = tape->end_calls.data[i];
+
+        /* it may ask to be called after the next pass too */
+        tape->end_calls.data[i].fn = NULL;
+        call.fn(call.arg, status);
+    }
+    tape->end_calls.count -= count;
+    memmove(tape->end_calls.data, tape->end_calls.data + count,
+            (size_t)tape->end_calls.count * sizeof *tape->end_calls.data);
+    oari_fail_with(&error);
+}
+
+oar_status oar_tape_own(oar_tape *tape, void *object,
+                        void (*drop)(void *object))
+{
+    oar_status status;
+
+    if (tape == NULL || drop == NULL)
+        return oari_fail(OAR_E_ARG, "tape_own without a tape or a drop");
+    status = oari_vec_push(&tape->objects, (oari_owned_object){ object, drop });
+    if (status != OAR_OK)
+        drop(object);
+    return status;
 }

@@ -13,7 +13,12 @@
 #include "base/vec.h"
 #include "tensor/tensor_pool.h"
 
-enum { OARI_MAX_INPUTS = 4, OARI_MAX_SAVED = 5 };
+enum {
+    OARI_MAX_INPUTS = 8,
+    OARI_MAX_SAVED = 5,
+    OARI_READS_ALL = (1 << OARI_MAX_SAVED) - 1,
+    OARI_READS_NONE = 1 << OARI_MAX_SAVED
+};
 
 typedef struct oari_node oari_node;
 
@@ -28,8 +33,13 @@ typedef struct oari_op_class {
      * fused_backward.h. Only the first input asked for reads node->grad. */
     oar_status (*fused_backward)(oari_node *node, const oari_array *to,
                                  int add);
+    /* Bit k of reads[i]: the gradient of input i is computed from saved[k]; it
+     * needs none if OARI_READS_NONE is set, and all of them if this is 0. */
+    unsigned char reads[OARI_MAX_INPUTS];
     /* `to` may lie in the memory of node->grad if the counts are the same. */
     int in_place;
+    /* `to` may be f32 where the input is a half. Fused ones can all do it. */
+    int widens;
     /* The gradient of an input with the result's shape is node->grad itself. */
     int passes;
     /* (optional) Counts what backward will give to leaves that are no inputs.*/
@@ -39,6 +49,7 @@ typedef struct oari_op_class {
     oar_status (*rebuild)(oari_node *node, const oari_array *to);
     unsigned rebuild_from; /* bit k: it needs saved[k], which may be NULL */
     int costly;            /* to rebuild: only where memory would grow */
+    int custom; /* extra.custom has the caller's name and backward for it */
 } oari_op_class;
 
 /* What an operation wants remembered besides tensors. */
@@ -75,6 +86,7 @@ typedef union oari_extra {
     struct {
         double p;
         uint64_t seed;
+        int64_t first, stride[OAR_MAX_DIMS]; /* of its positions */
     } dropout;
     struct {
         int64_t ignore;
@@ -82,6 +94,10 @@ typedef union oari_extra {
         int each; /* the losses of the rows stay apart */
         double smoothing;
         double divisor; /* of their sum */
+        /* Of a part of the classes: where it begins, how many there are in all,
+         * and their weights together. */
+        int64_t first, classes;
+        double total;
     } loss;
     struct {
         int kind, each; /* an oari_pair_kind; the losses stay apart */
@@ -103,6 +119,7 @@ typedef union oari_extra {
         int causal;
         double dropout;
         uint64_t seed;
+        int all_heads, first_head; /* of its positions; 0: these heads */
     } attention;
     struct {
         double base;
@@ -113,11 +130,19 @@ typedef union oari_extra {
         struct oar_module *module; /* a reference */
         int64_t first, count;      /* of the tape's seeds */
     } recompute;
+    struct {
+        const char *name;
+        oar_status (*backward)(void *arg, int i, const oar_tensor *grad,
+                               oar_tensor *to, int add);
+        void (*drop)(void *arg); /* or NULL */
+        void *arg;
+    } custom;
 } oari_extra;
 
 typedef enum oari_node_state {
     OARI_RECORDED = 0,
-    OARI_HELD, /* the inputs half has run, the weights half has not */
+    OARI_HELD, /* the inputs half has run, the weights half has not: only
+                  what that one reads is still saved */
     OARI_SPENT /* what was saved is gone */
 } oari_node_state;
 
@@ -155,7 +180,7 @@ struct oari_node {
     int inputs;
     oari_edge input[OARI_MAX_INPUTS];
     oar_tensor *saved[OARI_MAX_SAVED]; /* references: see saved.h */
-    unsigned version[OARI_MAX_SAVED];  /* of their storages at that time */
+    uint64_t version[OARI_MAX_SAVED];  /* theirs at that time */
     /* Gradients of inputs that were computed along with that of another, until
      * backward asks for them; references. */
     oar_tensor *fused_grad[OARI_MAX_INPUTS];
@@ -167,10 +192,17 @@ struct oari_node {
     oar_tensor *grad; /* of out, in the pass that runs; a reference */
 };
 
+/* Returns the name of a node's operation, for messages. */
+static inline const char *oari_node_name(const oari_node *node)
+{
+    return node->op->custom ? node->extra.custom.name : node->op->name;
+}
+
 /* A leaf that something on the tape was computed from. */
 typedef struct oari_leaf {
     oar_tensor *tensor; /* a reference */
     int64_t pending;    /* contributions that the running pass still owes it */
+    unsigned rebases;   /* the tensor's when the tape met it */
 } oari_leaf;
 
 typedef struct oari_leaves {
@@ -185,17 +217,29 @@ typedef struct oari_deferred {
     void *arg;
 } oari_deferred;
 
+typedef struct oari_end_call {
+    oar_pass_end_fn fn;
+    void *arg;
+} oari_end_call;
+
+typedef struct oari_owned_object {
+    void *object;
+    void (*drop)(void *object);
+} oari_owned_object;
+
 struct oar_tape {
     oari_pool pool;
     int recording;
-    int rebuilds; /* products too, where memory would grow */
-    int running;  /* inside a backward pass */
-    int halved;   /* a first half has run whose second has not */
+    int rebuilds;  /* products too, where memory would grow */
+    oar_pass pass; /* the backward pass that runs */
+    int halved;    /* a first half has run whose second has not */
     oari_node **node;
     int64_t nodes, nodes_made, nodes_room; /* made ones are kept for reuse */
     oari_leaves leaves;
     OARI_VEC(oari_deferred) deferred;
     int64_t deferred_running; /* of them, that are being run now */
+    OARI_VEC(oari_end_call) end_calls;
+    OARI_VEC(oari_owned_object) objects;
     OARI_VEC(uint64_t) seeds; /* that recomputed parts drew, in order */
     /* Recomputation (replay.c): the tape that parts of this one run on, and on
      * such a tape, whose part it runs. */
@@ -209,10 +253,13 @@ static inline oari_pool *oari_tape_pool(oar_tape *tape)
     return tape != NULL ? &tape->pool : NULL;
 }
 
-/* Returns the next node, blank; NULL with the last error set. The node is not
- * on the tape before oari_tape_push. */
+/* Returns the next node, blank; NULL with the last error set. The node is on
+ * the tape once `nodes` counts it. */
 oari_node *oari_tape_node(oar_tape *tape);
-void oari_tape_push(oar_tape *tape);
+
+/* Calls what oar_tape_on_end asked for, with the status of the pass that has
+ * ended. Leaves the last error as it is. */
+void oari_tape_tell_end(oar_tape *tape, oar_status status);
 
 /* Gives back what a node saved for backward. */
 void oari_node_spend(oari_node *node);

@@ -159,19 +159,6 @@ static void say_operation(oari_words *w, const oari_group_view *g)
         oari_say(w, " \"%s\"", r.label);
 }
 
-static void say_fault(oari_words *w, const oari_group_view *g)
-{
-    const oari_ring_fault *f = g->fault;
-
-    oari_say(w, "  fault: %s", oar_status_name((oar_status)f->status));
-    if (f->rank >= 0 && f->rank < g->ranks)
-        oari_say(w, ", seen by rank %d (%s:%" PRId64 ")",
-                 g->member[f->rank].world, f->host, f->pid);
-    if (f->site[0] != 0)
-        oari_say(w, " in %s at %s", f->operation, f->site);
-    oari_say(w, "\n    %s\n", f->text);
-}
-
 static void say_messages(oari_words *w, const oari_analysis *a,
                          const oari_group_view *g)
 {
@@ -202,6 +189,8 @@ static void say_messages(oari_words *w, const oari_analysis *a,
 static void say_group(oari_words *w, const oari_analysis *a,
                       const oari_group_view *g)
 {
+    const oari_ring_fault *f = g->fault;
+
     oari_say(w, "\ngroup \"%s\", %d rank%s%s%s", g->ring->group, g->ranks,
              g->ranks == 1 ? "" : "s", g->ring->backend[0] != 0 ? ", " : "",
              g->ring->backend);
@@ -220,8 +209,15 @@ static void say_group(oari_words *w, const oari_analysis *a,
     oari_say(w, "host:pid\n");
     say_rows(w, g);
     say_messages(w, a, g);
-    if (g->fault != NULL)
-        say_fault(w, g);
+    if (f == NULL)
+        return;
+    oari_say(w, "  fault: %s", oar_status_name((oar_status)f->status));
+    if (f->rank >= 0 && f->rank < g->ranks)
+        oari_say(w, ", seen by rank %d (%s:%" PRId64 ")",
+                 g->member[f->rank].world, f->host, f->pid);
+    if (f->site[0] != 0)
+        oari_say(w, " in %s at %s", f->operation, f->site);
+    oari_say(w, "\n    %s\n", f->text);
 }
 
 /* ---- remarks ------------------------------------------------------------- */

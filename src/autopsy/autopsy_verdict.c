@@ -18,16 +18,6 @@
 
 static const int64_t patience_ns = 1000000000, long_ns = 30000000000;
 
-static int find_mismatch(const oari_analysis *a, oari_text_line *to)
-{
-    for (int i = 0; i < a->groups; i++)
-        if (a->group[i].differs >= 0) {
-            oari_say_mismatch(to, &a->group[i]);
-            return 1;
-        }
-    return 0;
-}
-
 /* ---- deaths -------------------------------------------------------------- */
 
 /* Returns the head of a rank that ended in the middle of a group, however it
@@ -325,7 +315,12 @@ void oari_verdict_find(oari_analysis *a)
 
     a->culprit = -1;
     a->wrong = 1;
-    if (find_mismatch(a, &to) || find_fault(a, &to) || find_first_death(a, &to))
+    for (int i = 0; i < a->groups; i++)
+        if (a->group[i].differs >= 0) {
+            oari_say_mismatch(&to, &a->group[i]);
+            return;
+        }
+    if (find_fault(a, &to) || find_first_death(a, &to))
         return;
     if (a->cycles > 0)
         oari_say_cycle(&to, a);

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype: names and sizes of dtypes, operators and collectives, the operators
- * that each dtype allows, and conversion of single half values. Bulk conversion
- * is in convert.c. */
+/* dtype: names and sizes of dtypes, operators and collectives, and the
+ * operators that each dtype allows. Conversion is in convert.c. */
 #include "base/dtype.h"
 
 #include <string.h>
 
-#include "base/half.h"
 #include "base/status.h"
 
 size_t oar_dtype_size(oar_dtype dtype)
@@ -102,24 +100,4 @@ oar_status oar_reduce_op_check(oar_reduce_op op, oar_dtype dtype)
     case OAR_REDUCE_OP_COUNT: break;
     }
     return oari_fail(OAR_E_ARG, "there is no operator %d", (int)op.kind);
-}
-
-uint16_t oari_f16_from_f32(float value)
-{
-    return oari_f16_bits_from_f32(value);
-}
-
-float oari_f16_to_f32(uint16_t bits)
-{
-    return oari_f16_bits_to_f32(bits);
-}
-
-uint16_t oari_bf16_from_f32(float value)
-{
-    return oari_bf16_bits_from_f32(value);
-}
-
-float oari_bf16_to_f32(uint16_t bits)
-{
-    return oari_bf16_bits_to_f32(bits);
 }

@@ -59,6 +59,15 @@ int oari_file_reserve(int fd, off_t at, off_t bytes)
     return result;
 }
 
+void oari_file_preallocate(int fd, off_t bytes)
+{
+    blocked_signal q;
+
+    block_sigxfsz(&q);
+    (void)fallocate(fd, 0, 0, bytes);
+    unblock_sigxfsz(&q);
+}
+
 ssize_t oari_file_write(int fd, const void *data, size_t bytes)
 {
     blocked_signal q;

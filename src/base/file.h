@@ -14,6 +14,10 @@ int oari_file_resize(int fd, off_t bytes);
 /* Calls posix_fallocate; returns 0 or an errno. */
 int oari_file_reserve(int fd, off_t at, off_t bytes);
 
+/* Calls fallocate for the first bytes of a file. Does nothing where the file
+ * system cannot: posix_fallocate would write zeros there. */
+void oari_file_preallocate(int fd, off_t bytes);
+
 /* Calls write. */
 ssize_t oari_file_write(int fd, const void *data, size_t bytes);
 

@@ -221,7 +221,6 @@ struct oar_group {
     struct oar_group *next_sibling; /* siblings.h */
     int has_siblings;               /* it is in that list */
 
-    uint64_t watched;                   /* monitored barriers so far */
     oar_timeout_scope *scopes;          /* this rank's; under engine.lock */
     struct oari_far_scopes *far_scopes; /* the driver's; NULL: no rank is far */
     uint32_t shrinks;                   /* calls of oar_group_shrink so far */

@@ -74,19 +74,6 @@ static int is_before(const pair *a, const pair *b)
                                             : a->at < b->at;
 }
 
-static oar_status push_pair(workspace *w, pair made)
-{
-    int64_t at = w->heap.count;
-
-    OARI_TRY(oari_vec_push(&w->heap, made));
-    while (at > 0 && is_before(&made, &w->heap.data[(at - 1) / 2])) {
-        w->heap.data[at] = w->heap.data[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    w->heap.data[at] = made;
-    return OAR_OK;
-}
-
 static pair pop_pair(workspace *w)
 {
     pair *heap = w->heap.data, lowest = heap[0], moved;
@@ -114,14 +101,21 @@ static pair pop_pair(workspace *w)
 static oar_status offer_pair(const oari_bpe *bpe, workspace *w, size_t at)
 {
     const part *p = w->parts.data;
-    const oari_bpe_merge *merge;
+    int64_t place = w->heap.count;
+    pair made = { .at = at };
 
     if (at == NOWHERE || p[at].after == NOWHERE)
         return OAR_OK;
-    merge = merge_of(bpe, p[at].token, p[p[at].after].token);
-    if (merge == NULL)
+    made.merge = merge_of(bpe, p[at].token, p[p[at].after].token);
+    if (made.merge == NULL)
         return OAR_OK;
-    return push_pair(w, (pair){ .merge = merge, .at = at });
+    OARI_TRY(oari_vec_push(&w->heap, made));
+    while (place > 0 && is_before(&made, &w->heap.data[(place - 1) / 2])) {
+        w->heap.data[place] = w->heap.data[(place - 1) / 2];
+        place = (place - 1) / 2;
+    }
+    w->heap.data[place] = made;
+    return OAR_OK;
 }
 
 static oar_status merge_parts(const oari_bpe *bpe, workspace *w)

@@ -67,21 +67,6 @@ static oar_status read_file(const char *path, char **data, size_t *bytes)
 
 /* ---- bytes as letters ---------------------------------------------------- */
 
-static int is_printed(int byte)
-{
-    return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
-}
-
-static void map_letters(loading *l)
-{
-    int next = 0x100;
-
-    for (int i = 0; i < POINTS; i++)
-        l->byte_of[i] = -1;
-    for (int i = 0; i < OARI_BYTES; i++)
-        l->byte_of[is_printed(i) ? i : next++] = (int16_t)i;
-}
-
 /* Writes the bytes that letters stand for; there are at most as many. Returns
  * how many, or 0 if a letter stands for none or there are no letters. */
 static size_t read_letters(const loading *l, const char *letters, size_t length,
@@ -299,8 +284,15 @@ oar_status oari_bpe_open(const char *vocab_path, const char *merges_path,
 {
     loading l = { .bpe = oari_alloc(1, sizeof *l.bpe) };
     oar_status status = OAR_E_NOMEM;
+    int next = 0x100;
 
-    map_letters(&l);
+    for (int i = 0; i < POINTS; i++)
+        l.byte_of[i] = -1;
+    for (int i = 0; i < OARI_BYTES; i++) {
+        int is_printed = (i >= 0x21 && i <= 0x7e) || (i >= 0xa1 && i != 0xad);
+
+        l.byte_of[is_printed ? i : next++] = (int16_t)i;
+    }
     if (l.bpe != NULL)
         status = load_vocab(&l, vocab_path);
     if (status == OAR_OK)

@@ -17,10 +17,9 @@ static oar_status copy_sample(const oar_dataset *dataset, int64_t index,
         oari_array slice, to;
 
         if (!oari_tensor_attached(t))
-            return oari_fail(OAR_E_STATE,
-                             "a batch of a data set whose tensor %d %s is "
-                             "detached",
-                             i, oari_shape_text(t->at.shape).text);
+            return oari_fail(
+                OAR_E_STATE, "a batch of a data set with tensor %d, %s %s", i,
+                oari_shape_text(t->at.shape).text, oari_absence(t));
         slice = oari_array_of(t);
         slice.at.offset += index * slice.at.stride[0];
         slice.at = oari_layout_drop(slice.at, 0);

@@ -79,13 +79,6 @@ static oar_status make_batch(oar_loader *l, int64_t batch)
     return oari_dataset_batch(l->dataset, &l->pool, count, l->index, s->field);
 }
 
-/* Whether batch `made` can be made now. */
-static int has_room(const oar_loader *l)
-{
-    return l->started && l->failure.status == OAR_OK && l->made < l->batches &&
-           l->made - l->taken + l->held < l->slots;
-}
-
 /* Makes batch `made`. With the lock, which it gives up meanwhile. */
 static void make_next(oar_loader *l)
 {
@@ -110,7 +103,8 @@ static int64_t make_ahead(void *arg)
     int makes;
 
     pthread_mutex_lock(&l->lock);
-    makes = !l->hold && has_room(l);
+    makes = !l->hold && l->started && l->failure.status == OAR_OK &&
+            l->made < l->batches && l->made - l->taken + l->held < l->slots;
     if (makes)
         make_next(l);
     pthread_mutex_unlock(&l->lock);
@@ -154,34 +148,13 @@ static void set_origin(oar_loader *l, int64_t sample)
         l->batches++;
 }
 
-static oar_status make_arrays(oar_loader *l)
-{
-    int64_t longest = l->opts.batch < l->rows ? l->opts.batch : l->rows;
-
-    l->slots = l->opts.ahead > 0 ? l->opts.ahead + 1 : 1;
-    l->order = oari_alloc((size_t)l->dataset->count, sizeof *l->order);
-    l->index = oari_alloc((size_t)longest, sizeof *l->index);
-    l->slot = oari_alloc((size_t)l->slots, sizeof *l->slot);
-    return l->order != NULL && l->index != NULL && l->slot != NULL
-               ? OAR_OK
-               : OAR_E_NOMEM;
-}
-
-static oar_status make_worker(oar_loader *l)
-{
-    oari_worker_opts opts = { .name = "oar-loader",
-                              .step = make_ahead,
-                              .arg = l };
-
-    return l->opts.ahead < 0 ? OAR_OK : oari_worker_create(&opts, &l->worker);
-}
-
 oar_status oar_loader_create(const oar_dataset *dataset,
                              const oar_loader_opts *opts, oar_loader **loader)
 {
     oar_loader_opts o;
     oar_loader *made;
-    oar_status status;
+    int64_t longest;
+    oar_status status = OAR_OK;
 
     if (dataset == NULL || loader == NULL)
         return oari_fail(OAR_E_ARG, "loader_create: no data set or nowhere to "
@@ -197,9 +170,18 @@ oar_status oar_loader_create(const oar_dataset *dataset,
     pthread_cond_init(&made->changed, NULL);
     set_origin(made, 0);
     made->epoch_batches = made->batches;
-    status = make_arrays(made);
-    if (status == OAR_OK)
-        status = make_worker(made);
+    longest = o.batch < made->rows ? o.batch : made->rows;
+    made->slots = o.ahead > 0 ? o.ahead + 1 : 1;
+    made->order = oari_alloc((size_t)dataset->count, sizeof *made->order);
+    made->index = oari_alloc((size_t)longest, sizeof *made->index);
+    made->slot = oari_alloc((size_t)made->slots, sizeof *made->slot);
+    if (made->order == NULL || made->index == NULL || made->slot == NULL)
+        status = OAR_E_NOMEM;
+    if (status == OAR_OK && o.ahead >= 0)
+        status = oari_worker_create(&(oari_worker_opts){ .name = "oar-loader",
+                                                         .step = make_ahead,
+                                                         .arg = made },
+                                    &made->worker);
     if (status != OAR_OK) {
         oar_loader_destroy(made);
         return status;
@@ -329,20 +311,14 @@ oar_status oar_loader_position(const oar_loader *loader, uint64_t *epoch,
     return OAR_OK;
 }
 
-/* Waits until batch `taken` is ready, or makes it. With the lock. */
-static void await(oar_loader *l)
+/* Gives batch `taken`, of which there is one: waits for it, or makes it. With
+ * the lock. */
+static oar_status take(oar_loader *l, oar_tensor **field)
 {
-    if (l->worker == NULL)
+    if (l->made == l->taken && l->worker == NULL)
         make_next(l);
     while (l->made == l->taken && l->failure.status == OAR_OK)
         pthread_cond_wait(&l->changed, &l->lock);
-}
-
-/* Gives batch `taken`, of which there is one. With the lock. */
-static oar_status take(oar_loader *l, oar_tensor **field)
-{
-    if (l->made == l->taken)
-        await(l);
     if (l->made == l->taken) {
         oari_fail_with(&l->failure);
         l->failure.status = OAR_OK; /* the next call tries again */

@@ -98,7 +98,8 @@ static oar_status describe_gpu(int index, oar_device_properties *p)
     oari_cu_uuid uuid;
     int result;
 
-    OARI_TRY(oari_cuda_device(index, &cu, &handle));
+    OARI_TRY(oari_cuda_known(index, &cu));
+    OARI_TRY(oari_cuda_check(cu->DeviceGet(&handle, index), "find a GPU"));
     OARI_TRY(oari_cuda_enter(index, &cu));
     result = cu->DeviceGetName(p->name, sizeof p->name, handle);
     if (result == OARI_CU_SUCCESS)

@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -74,6 +75,13 @@ static int system_set_direct(const oari_disk *disk, int fd, int on)
     if (flags < 0)
         return -1;
     return fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT);
+}
+
+static void system_reserve(const oari_disk *disk, int fd, off_t bytes)
+{
+    (void)disk;
+    if (bytes > 0)
+        oari_file_preallocate(fd, bytes);
 }
 
 static void system_flush(const oari_disk *disk, int fd, off_t at, off_t bytes,
@@ -177,6 +185,7 @@ const oari_disk oari_disk_system = {
     .write_at = system_write_at,
     .read_at = system_read_at,
     .set_direct = system_set_direct,
+    .reserve = system_reserve,
     .flush = system_flush,
     .sync = system_sync,
     .rename = system_rename,
@@ -203,6 +212,21 @@ void oari_disk_replace(const oari_disk *disk)
 
 /* ---- whole transfers ----------------------------------------------------- */
 
+oar_status oari_disk_write_failed(const oari_disk *disk, int fd, size_t bytes,
+                                  const char *path)
+{
+    int why = errno;
+    uint64_t left;
+    char room[48] = "";
+
+    if ((why == ENOSPC || why == EDQUOT) &&
+        disk->free_bytes(disk, fd, &left) == 0)
+        snprintf(room, sizeof room, ", where %" PRIu64 " are free", left);
+    errno = why;
+    return oari_fail(OAR_E_SYSTEM, "write %zu bytes to %s%s%s", bytes, path,
+                     room, oari_file_limit());
+}
+
 oar_status oari_disk_write(const oari_disk *disk, int fd, const void *data,
                            size_t bytes, off_t at, const char *path)
 {
@@ -217,8 +241,7 @@ oar_status oari_disk_write(const oari_disk *disk, int fd, const void *data,
             n = -1;
         }
         if (n < 0 && errno != EINTR)
-            return oari_fail(OAR_E_SYSTEM, "write %zu bytes to %s%s",
-                             bytes - done, path, oari_file_limit());
+            return oari_disk_write_failed(disk, fd, bytes - done, path);
         if (n > 0)
             done += (size_t)n;
     }

@@ -39,6 +39,10 @@ struct oari_disk {
     ssize_t (*read_at)(const oari_disk *disk, int fd, void *data, size_t bytes,
                        off_t at);
     int (*set_direct)(const oari_disk *disk, int fd, int on);
+    /* (optional) Extends a new file to `bytes` and allocates its space. Threads
+     * can then write to it at the same time, which ext4 and XFS do not allow
+     * at the end of a file. It is a hint that cannot fail. */
+    void (*reserve)(const oari_disk *disk, int fd, off_t bytes);
     /* Starts to write pages [at, at + bytes) back; drops them if `drop`. It is
      * a hint that cannot fail. */
     void (*flush)(const oari_disk *disk, int fd, off_t at, off_t bytes,
@@ -71,6 +75,10 @@ extern const oari_disk oari_disk_system;
 
 oar_status oari_disk_write(const oari_disk *disk, int fd, const void *data,
                            size_t bytes, off_t at, const char *path);
+/* Fails for a write_at that failed, by errno: with how many bytes are free if
+ * the disk is full. */
+oar_status oari_disk_write_failed(const oari_disk *disk, int fd, size_t bytes,
+                                  const char *path);
 /* A file that ends too early is OAR_E_DATA. */
 oar_status oari_disk_read(const oari_disk *disk, int fd, void *data,
                           size_t bytes, off_t at, const char *path);

@@ -160,7 +160,12 @@ void oari_json_text(oari_json *json, const char **text)
     take_byte(json, '"');
     if (json->status != OAR_OK)
         return;
-    *text = to = json->at;
+    *text = json->at;
+    /* Most texts are plain, and stay where they are. */
+    while (json->at < json->end && *json->at >= 0x20 && *json->at < 0x7f &&
+           *json->at != '"' && *json->at != '\\')
+        json->at++;
+    to = json->at;
     while (json->at < json->end && *json->at != '"') {
         uint32_t point;
         size_t bytes;
@@ -213,18 +218,6 @@ void oari_json_u64(oari_json *json, uint64_t *number, uint64_t most)
         *number = value;
 }
 
-/* Reads a number of any form, true, false or null. */
-static void skip_word(oari_json *json)
-{
-    char *from = json->at;
-
-    while (json->at < json->end && *json->at != 0 &&
-           strchr("+-.0123456789Eaeflnrstu", *json->at) != NULL)
-        json->at++;
-    if (json->at == from)
-        oari_json_refuse(json, "does not begin a value");
-}
-
 void oari_json_skip(oari_json *json)
 {
     char closing[DEEPEST];
@@ -245,8 +238,14 @@ void oari_json_skip(oari_json *json)
             oari_json_open(json, c);
         } else if (c == '"') {
             oari_json_text(json, &text);
-        } else {
-            skip_word(json);
+        } else { /* a number of any form, true, false or null */
+            char *from = json->at;
+
+            while (json->at < json->end && *json->at != 0 &&
+                   strchr("+-.0123456789Eaeflnrstu", *json->at) != NULL)
+                json->at++;
+            if (json->at == from)
+                oari_json_refuse(json, "does not begin a value");
         }
         /* On to the next value: of this one, or of one that holds it. */
         while (depth > 0 &&

@@ -53,21 +53,15 @@ oar_status oari_new_file_begin(const char *path, oari_new_file *file)
     return OAR_OK;
 }
 
-static oar_status rename_file(const oari_new_file *f)
-{
-    if (f->disk->rename(f->disk, f->folder, f->part_name, f->name) != 0)
-        return oari_fail(OAR_E_SYSTEM, "rename %s to %s", f->part_name,
-                         f->path);
-    return OAR_OK;
-}
-
 oar_status oari_new_file_commit(oari_new_file *f)
 {
     oar_status status = oari_disk_finish(f->disk, f->fd, f->path);
 
     f->fd = -1;
-    if (status == OAR_OK)
-        status = rename_file(f);
+    if (status == OAR_OK &&
+        f->disk->rename(f->disk, f->folder, f->part_name, f->name) != 0)
+        status =
+            oari_fail(OAR_E_SYSTEM, "rename %s to %s", f->part_name, f->path);
     if (status != OAR_OK) {
         oari_new_file_abandon(f);
         return status;

@@ -357,6 +357,7 @@ oar_status oar_safetensors_read(const oar_safetensors *file, const char *name,
         oar_tensor_device(into).kind == OAR_CPU &&
         oar_tensor_is_contiguous(into)) {
         OARI_TRY(oar_tensor_span(into, &span));
+        OARI_TRY(oar_tensor_touch(into));
         return read_part(file, row, offset, part, span.data);
     }
     copy = oar_empty(NULL, (oar_dtype)row->dtype, part);

@@ -29,14 +29,6 @@ const char *oari_safetensors_dtype_name(oar_dtype dtype)
     return dtype_names[dtype];
 }
 
-static int find_dtype(const char *text)
-{
-    for (int i = 0; i < OAR_DTYPE_COUNT_ALL; i++)
-        if (strcmp(text, dtype_names[i]) == 0)
-            return i;
-    return -1;
-}
-
 oar_status oari_safetensors_check_name(const char *name)
 {
     size_t bytes = name != NULL ? strlen(name) : 0;
@@ -148,8 +140,11 @@ static void read_row(oari_json *json, uint64_t data_bytes,
             read_offsets(json, data_bytes, row);
         } else {
             oari_json_text(json, &row->dtype_text);
-            if (json->status == OAR_OK)
-                row->dtype = (int8_t)find_dtype(row->dtype_text);
+            row->dtype = -1;
+            for (int i = 0; i < OAR_DTYPE_COUNT_ALL; i++)
+                if (json->status == OAR_OK &&
+                    strcmp(row->dtype_text, dtype_names[i]) == 0)
+                    row->dtype = (int8_t)i;
         }
     }
     if (seen != (DTYPE | SHAPE | OFFSETS))
@@ -362,16 +357,6 @@ const char *oari_safetensors_header_metadata(const oari_safetensors_header *h,
 
 /* ---- writing ------------------------------------------------------------- */
 
-static void write_row(oari_json_writer *w, const oari_safetensors_row *row)
-{
-    oari_json_quote(w, row->name);
-    oari_json_add(w, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[row->dtype]);
-    for (int i = 0; i < row->ndim; i++)
-        oari_json_add(w, "%s%" PRId64, i > 0 ? "," : "", row->dim[i]);
-    oari_json_add(w, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
-                  row->begin, row->end);
-}
-
 void oari_safetensors_header_write(oari_json_writer *w, int64_t count,
                                    const oari_safetensors_row *row, int pairs,
                                    const char *const (*metadata)[2])
@@ -389,8 +374,16 @@ void oari_safetensors_header_write(oari_json_writer *w, int64_t count,
     }
     oari_json_add(w, "%s", pairs > 0 ? "}" : "");
     for (int64_t i = 0; i < count; i++) {
+        const oari_safetensors_row *r = &row[i];
+
         oari_json_add(w, "%s", i > 0 || pairs > 0 ? "," : "");
-        write_row(w, &row[i]);
+        oari_json_quote(w, r->name);
+        oari_json_add(w, ":{\"dtype\":\"%s\",\"shape\":[",
+                      dtype_names[r->dtype]);
+        for (int d = 0; d < r->ndim; d++)
+            oari_json_add(w, "%s%" PRId64, d > 0 ? "," : "", r->dim[d]);
+        oari_json_add(w, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
+                      r->begin, r->end);
     }
     oari_json_add(w, "}");
     if (w->status != OAR_OK)

@@ -81,6 +81,15 @@ oar_status oari_gpt2_param(const oar_module *module, int row, int layer,
     return OAR_OK;
 }
 
+oar_status oari_gpt2_create(const oar_gpt_opts *opts, oar_module **module)
+{
+    int lazy = oar_lazy(0);
+    oar_status status = oar_gpt_create(opts, module);
+
+    oar_lazy(lazy);
+    return status;
+}
+
 oar_status oari_gpt2_describe(const oar_module *module, oar_gpt_opts *o)
 {
     *o = (oar_gpt_opts){ .size = sizeof *o };

@@ -50,6 +50,9 @@ void oari_gpt2_their_name(int row, int layer, char name[OARI_GPT2_NAME]);
 oar_status oari_gpt2_param(const oar_module *module, int row, int layer,
                            oar_tensor **param);
 
+/* Makes a gpt that is about to be filled: never lazy. */
+oar_status oari_gpt2_create(const oar_gpt_opts *opts, oar_module **module);
+
 /* Gives the options of a module that is to be written. OAR_E_UNSUPPORTED if
  * GPT-2 differs from it in more than sizes. */
 oar_status oari_gpt2_describe(const oar_module *module, oar_gpt_opts *opts);

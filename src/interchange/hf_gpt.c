@@ -311,7 +311,7 @@ oar_status oar_gpt_from_hf(const char *path, oar_dtype dtype,
     if (status == OAR_OK)
         status = read_sizes(&model, &o);
     if (status == OAR_OK)
-        status = oar_gpt_create(&o, &made);
+        status = oari_gpt2_create(&o, &made);
     if (status == OAR_OK)
         status = read_params(&model, &o, made);
     oari_free(model.place);

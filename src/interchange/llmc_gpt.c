@@ -152,9 +152,11 @@ static oar_status read_param(const llmc_file *f, oar_tensor *param)
     oar_status status;
     void *numbers;
 
-    if (oar_tensor_dtype(param) == f->dtype)
+    if (oar_tensor_dtype(param) == f->dtype) {
+        OARI_TRY(oar_tensor_touch(param));
         return oari_disk_read(f->disk, f->fd, oar_tensor_data(param), bytes,
                               f->at, f->path);
+    }
     numbers = oari_alloc_aligned(64, bytes);
     if (numbers == NULL)
         return OAR_E_NOMEM;
@@ -169,7 +171,7 @@ static oar_status read_model(llmc_file *f, int trim, oar_gpt_opts *o,
                              oar_module **made)
 {
     OARI_TRY(read_header(f, trim, o));
-    OARI_TRY(oar_gpt_create(o, made));
+    OARI_TRY(oari_gpt2_create(o, made));
     for (int row = 0; row < OARI_GPT2_HEAD; row++)
         for (int layer = 0; layer < oari_gpt2_tensors(row, o); layer++) {
             oar_tensor *param;

@@ -34,15 +34,6 @@ static void list_left_ranks(const launch *l, char *text, size_t room)
     }
 }
 
-/* Returns whether the rank ended badly, and not because the launcher ended it.
- */
-static int failed_by_itself(const launch_rank *r)
-{
-    int ended = r->code == 128 + SIGTERM || r->code == 128 + SIGKILL;
-
-    return r->code > 0 && (!r->late || (r->code > 128 && !ended));
-}
-
 static oar_status describe_failure(launch *l)
 {
     int local = l->culprit - l->epoch.first, rank;
@@ -52,7 +43,14 @@ static oar_status describe_failure(launch *l)
     /* The rank that the report names counts, rather than the first that ended;
      * if it did not fail itself, or is on another node, it is the cause. */
     if (l->culprit >= 0 && local != l->first_failed) {
-        if (local >= 0 && local < l->ranks && failed_by_itself(&l->rank[local]))
+        const launch_rank *r =
+            local >= 0 && local < l->ranks ? &l->rank[local] : NULL;
+        int code = r != NULL ? r->code : 0;
+        int ended = code == 128 + SIGTERM || code == 128 + SIGKILL;
+
+        /* A rank that failed after the launcher began to end the ranks failed
+         * by itself only if another signal ended it. */
+        if (code > 0 && (!r->late || (code > 128 && !ended)))
             l->first_failed = local;
         else
             snprintf(cause, sizeof cause, ", because of rank %d", l->culprit);

@@ -34,6 +34,7 @@ static void check_deadlines(launch *l)
     }
     if (now >= l->kill_ns && l->left > 0) {
         launch_ranks_signal(l, SIGKILL);
+        l->killed = 1;
         l->kill_ns = oari_deadline(KILL_AGAIN_MS);
     }
     if (now >= l->look_ns) {

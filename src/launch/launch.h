@@ -35,7 +35,8 @@ typedef struct launch_epoch {
 typedef struct launch_rank {
     pid_t pid; /* 0: not running */
     int code;  /* exit code, or 128 and the signal; -1: it has not ended */
-    int late;  /* it ended after the launcher began to end the ranks */
+    int late;  /* it ended after the launcher began to end the ranks, by what
+                  that sent or after it */
     int box;   /* descriptor of its recorder file; -1: none */
     launch_stream stream[2];
 } launch_rank;
@@ -65,6 +66,7 @@ typedef struct launch {
     int culprit;       /* rank that the report names; -1: none */
     int64_t settle_ns; /* when the remaining ranks get SIGTERM */
     int64_t kill_ns;   /* when the remaining ranks get SIGKILL */
+    int killed;        /* they have got it */
     const char *over;  /* why the epoch ends though no rank of this node failed;
                           NULL: it does not */
 
@@ -149,8 +151,6 @@ void launch_say_text(launch *l, const char *text);
 
 /* ---- terminal.c ---------------------------------------------------------- */
 
-/* Finds out whether there is a terminal to lend to the rank. */
-void launch_terminal_find(launch *l);
 /* Takes the terminal for the rank, which leads its group. Called in the rank.
  */
 void launch_terminal_in_rank(const launch *l, pid_t launcher);

@@ -21,18 +21,6 @@
 
 /* ---- options ------------------------------------------------------------- */
 
-static oar_status count_ranks(launch *l)
-{
-    if (l->ranks == OAR_LAUNCH_AUTO && l->opts.hostfile != NULL)
-        OARI_TRY(launch_hostfile_slots(l->opts.hostfile, &l->ranks));
-    if (l->ranks == OAR_LAUNCH_AUTO)
-        l->ranks = oari_cpus();
-    if (l->ranks < 1 || l->ranks > OARI_MAX_RANKS)
-        return oari_fail(OAR_E_WORLD, "%d ranks: 1 to %d", l->ranks,
-                         OARI_MAX_RANKS);
-    return OAR_OK;
-}
-
 /* The id becomes the name of a folder. */
 static oar_status pick_run_id(launch *l)
 {
@@ -79,7 +67,13 @@ static oar_status check_nodes(oar_launch_opts *o)
 static oar_status read_options(launch *l, const oar_launch_opts *opts)
 {
     OARI_TRY(oari_opts_read(&l->opts, sizeof l->opts, opts));
-    OARI_TRY(count_ranks(l));
+    if (l->ranks == OAR_LAUNCH_AUTO && l->opts.hostfile != NULL)
+        OARI_TRY(launch_hostfile_slots(l->opts.hostfile, &l->ranks));
+    if (l->ranks == OAR_LAUNCH_AUTO)
+        l->ranks = oari_cpus();
+    if (l->ranks < 1 || l->ranks > OARI_MAX_RANKS)
+        return oari_fail(OAR_E_WORLD, "%d ranks: 1 to %d", l->ranks,
+                         OARI_MAX_RANKS);
     for (const char *const *env = l->opts.env; env != NULL && *env != NULL;
          env++) {
         size_t bytes = strcspn(*env, "=");
@@ -156,7 +150,7 @@ static oar_status run_job(launch *l)
     more = l->files;
     more.rlim_cur = more.rlim_max;
     setrlimit(RLIMIT_NOFILE, &more);
-    launch_terminal_find(l);
+    l->terminal = l->ranks == 1 && !l->opts.lines && isatty(STDIN_FILENO) == 1;
     launch_signals_block(l);
     status = prepare(l);
     if (status == OAR_OK)

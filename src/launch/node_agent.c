@@ -142,25 +142,10 @@ static oar_status find_host(const launch *l, char host[AGENT_HOST_ROOM])
     return OAR_OK;
 }
 
-/* Writes this node's record for the first time. */
-static oar_status register_node(launch *l, launch_nodes *n)
-{
-    uint64_t id;
-
-    if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id)
-        return oari_fail(OAR_E_SYSTEM, "make an id for this node");
-    snprintf(n->id, sizeof n->id, "%016llx", (unsigned long long)id);
-    snprintf(n->key, sizeof n->key, "agent/%s", n->id);
-    n->note.ranks = l->ranks;
-    n->note.order = l->opts.node_order;
-    n->note.rank = -1;
-    OARI_TRY(find_host(l, n->note.host));
-    return set_state(n, AGENT_WAITS);
-}
-
 oar_status launch_nodes_open(launch *l)
 {
     launch_nodes *n = oari_alloc(1, sizeof *n);
+    uint64_t id;
 
     if (n == NULL)
         return OAR_E_NOMEM;
@@ -174,7 +159,15 @@ oar_status launch_nodes_open(launch *l)
         launch_say(l, "the register of nodes is served here, at %s",
                    l->opts.endpoint);
     OARI_TRY(connect_server(l, n));
-    return register_node(l, n);
+    if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id)
+        return oari_fail(OAR_E_SYSTEM, "make an id for this node");
+    snprintf(n->id, sizeof n->id, "%016llx", (unsigned long long)id);
+    snprintf(n->key, sizeof n->key, "agent/%s", n->id);
+    n->note.ranks = l->ranks;
+    n->note.order = l->opts.node_order;
+    n->note.rank = -1;
+    OARI_TRY(find_host(l, n->note.host));
+    return set_state(n, AGENT_WAITS);
 }
 
 /* ---- what the node server decides ---------------------------------------- */

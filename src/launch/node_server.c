@@ -237,11 +237,6 @@ static int compare_agents(const void *a, const void *b)
     return x->arrival < y->arrival ? -1 : 1;
 }
 
-static int is_waiting(const agent *a)
-{
-    return a->note.state == AGENT_WAITS;
-}
-
 /* Begins a round of the agents that wait, in order, as many as there may be. */
 static oar_status begin_round(node_server *r)
 {
@@ -256,7 +251,7 @@ static oar_status begin_round(node_server *r)
     qsort(r->agents, (size_t)r->count, sizeof *r->agents, compare_agents);
     for (int i = 0; i < r->count; i++) {
         agent *a = &r->agents[i];
-        a->member = is_waiting(a) && nodes < r->opts->max_nodes;
+        a->member = a->note.state == AGENT_WAITS && nodes < r->opts->max_nodes;
         nodes += a->member;
     }
     r->round++;
@@ -295,9 +290,9 @@ static oar_status form_round(node_server *r)
     int ready = 0, enough;
 
     for (int i = 0; i < r->count; i++) {
-        if (r->agents[i].member && !is_waiting(&r->agents[i]))
+        if (r->agents[i].member && r->agents[i].note.state != AGENT_WAITS)
             return OAR_OK;
-        ready += is_waiting(&r->agents[i]);
+        ready += r->agents[i].note.state == AGENT_WAITS;
     }
     OARI_TRY(count_failure(r));
     if (r->ended)

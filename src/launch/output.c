@@ -134,28 +134,20 @@ oar_status launch_output_rank(launch *l, int local)
     return OAR_OK;
 }
 
-/* Only the first rank may read the launcher's input, and only if that is no
- * terminal. */
-static void set_input(const launch *l, int local)
-{
-    int fd;
-
-    if (l->epoch.first + local == 0 && !isatty(STDIN_FILENO))
-        return;
-    fd = open("/dev/null", O_RDONLY);
-    if (fd > STDIN_FILENO) {
-        dup2(fd, STDIN_FILENO);
-        close(fd);
-    }
-}
-
 void launch_output_in_rank(const launch *l, int local)
 {
     const launch_stream *s = l->rank[local].stream;
+    int fd;
 
     if (!l->opts.lines)
         return;
-    set_input(l, local);
+    /* Only the first rank may read the launcher's input, and only if that is
+     * no terminal. */
+    if ((l->epoch.first + local != 0 || isatty(STDIN_FILENO)) &&
+        (fd = open("/dev/null", O_RDONLY)) > STDIN_FILENO) {
+        dup2(fd, STDIN_FILENO);
+        close(fd);
+    }
     if (s[0].peer_fd >= 0)
         dup2(s[0].peer_fd, STDOUT_FILENO);
     if (s[1].peer_fd >= 0)
@@ -197,19 +189,6 @@ int launch_output_poll(launch *l, int count)
     return count;
 }
 
-/* Reads from one stream, if the poll says so, and passes on what it can. */
-static int move_stream(launch *l, launch_stream *s)
-{
-    int heard = s->slot >= 0 && l->poll[s->slot].revents != 0 && may_read(s);
-
-    if (heard)
-        launch_stream_read(s);
-    s->slot = -1;
-    if (launch_stream_pump(s))
-        return LAUNCH_OUTPUT_DONE; /* what was heard may be the end */
-    return heard || s->have > 0 ? LAUNCH_OUTPUT_BUSY : LAUNCH_OUTPUT_SILENT;
-}
-
 int launch_output_move(launch *l)
 {
     int streams = l->ranks * 2, state = LAUNCH_OUTPUT_DONE;
@@ -218,9 +197,17 @@ int launch_output_move(launch *l)
         return state;
     l->turn = (l->turn + 1) % streams;
     for (int k = 0; k < streams; k++) {
-        int i = (l->turn + k) % streams;
-        int one = move_stream(l, &l->rank[i / 2].stream[i % 2]);
+        int i = (l->turn + k) % streams, one;
+        launch_stream *s = &l->rank[i / 2].stream[i % 2];
+        int heard =
+            s->slot >= 0 && l->poll[s->slot].revents != 0 && may_read(s);
 
+        if (heard)
+            launch_stream_read(s);
+        s->slot = -1;
+        if (launch_stream_pump(s))
+            continue; /* done: what was heard may be the end */
+        one = heard || s->have > 0 ? LAUNCH_OUTPUT_BUSY : LAUNCH_OUTPUT_SILENT;
         state = one > state ? one : state;
     }
     for (int i = 0; i < 2; i++) {

@@ -115,12 +115,6 @@ static void write_log(launch_stream *s, const char *bytes, size_t count)
     }
 }
 
-static void close_input(launch_stream *s)
-{
-    oari_fork_close(s->fd);
-    s->fd = -1;
-}
-
 void launch_stream_read(launch_stream *stream)
 {
     char *at = stream->data + stream->have;
@@ -132,7 +126,8 @@ void launch_stream_read(launch_stream *stream)
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (got <= 0) { /* EIO: a terminal that no rank has open */
-        close_input(stream);
+        oari_fork_close(stream->fd);
+        stream->fd = -1;
         return;
     }
     write_log(stream, at, (size_t)got);
@@ -143,12 +138,6 @@ void launch_stream_read(launch_stream *stream)
 }
 
 /* ---- passing on ---------------------------------------------------------- */
-
-static void drop_bytes(launch_stream *s, size_t count)
-{
-    s->from += count;
-    s->have -= count;
-}
 
 /* Returns where the part begins that a terminal shows in the end. */
 static size_t visible_from(const launch_stream *s, size_t count)
@@ -181,7 +170,8 @@ static void put_piece(launch_stream *s, size_t count, int newline)
     s->midline = !newline && text[count - 1] != '\n';
     s->passed = s->midline ? s->passed + count : 0;
     k->owner = s->midline ? s : NULL;
-    drop_bytes(s, count);
+    s->from += count;
+    s->have -= count;
 }
 
 /* Returns how many bytes can be passed on now: a line, or a part of one that
@@ -214,8 +204,10 @@ static void show_unfinished(launch_stream *s)
     launch_writer *k = s->sink;
     size_t from = visible_from(s, s->have), count;
 
-    if (from > 1)
-        drop_bytes(s, from - 1); /* overwritten by what follows */
+    if (from > 1) { /* overwritten by what follows */
+        s->from += from - 1;
+        s->have -= from - 1;
+    }
     from = from > 0;
     count = s->have - from;
     if (strlen(s->tag) + count >= (size_t)k->width ||
@@ -227,7 +219,7 @@ static void show_unfinished(launch_stream *s)
     k->shown = s;
 }
 
-static void pump_lines(launch_stream *s)
+static void pass_on(launch_stream *s)
 {
     launch_writer *k = s->sink;
     size_t count;
@@ -236,16 +228,9 @@ static void pump_lines(launch_stream *s)
         int last = s->fd < 0;
         if ((count = next_piece(s)) == 0 ||
             launch_writer_free(k) < count + LAUNCH_TAG_ROOM + sizeof wipe)
-            return;
+            break;
         put_piece(s, count, last && s->data[s->from + count - 1] != '\n');
     }
-}
-
-static void pass_on(launch_stream *s)
-{
-    launch_writer *k = s->sink;
-
-    pump_lines(s);
     if (s->midline && must_yield(s) && launch_writer_free(k) > 0) {
         launch_writer_put(k, "\n", 1);
         s->midline = 0;
@@ -267,8 +252,10 @@ int launch_stream_pump(launch_stream *stream)
         stream->sink = NULL;
         stream->have = stream->from = 0;
         stream->midline = 0;
-        if (stream->log_fd < 0 && stream->fd >= 0)
-            close_input(stream);
+        if (stream->log_fd < 0 && stream->fd >= 0) {
+            oari_fork_close(stream->fd);
+            stream->fd = -1;
+        }
     } else if (stream->sink != NULL)
         pass_on(stream);
     return stream->fd < 0 && stream->have == 0 && !stream->midline;

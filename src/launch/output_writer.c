@@ -111,17 +111,6 @@ static size_t writable_bytes(const launch_writer *s)
     return waiting < PIPE_BUF ? waiting : PIPE_BUF;
 }
 
-/* Drops text that cannot be written: that must not stop the job. Later text is
- * tried again, as the disk may have room by then, unless the reader is gone. */
-static void lose_waiting(launch_writer *s, int why)
-{
-    if (s->terminal || why == EPIPE || why == ECONNRESET || why == EBADF)
-        s->broken = why;
-    else
-        s->lost = why;
-    s->from = s->to = 0;
-}
-
 void launch_writer_write(launch_writer *sink)
 {
     size_t count;
@@ -137,9 +126,17 @@ void launch_writer_write(launch_writer *sink)
             sink->torn = sink->data[sink->from - 1] != '\n';
         } else if (done < 0 && errno == EINTR)
             continue;
-        else if (done < 0 && errno != EAGAIN)
-            lose_waiting(sink, errno);
-        else
+        else if (done < 0 && errno != EAGAIN) {
+            /* Text that cannot be written must not stop the job. Later text is
+             * tried again, as the disk may have room by then, unless the reader
+             * is gone. */
+            if (sink->terminal || errno == EPIPE || errno == ECONNRESET ||
+                errno == EBADF)
+                sink->broken = errno;
+            else
+                sink->lost = errno;
+            sink->from = sink->to = 0;
+        } else
             break;
     }
     if (sink->from == sink->to)

@@ -88,6 +88,7 @@ oar_status launch_ranks_start(launch *l)
 {
     l->first_failed = l->culprit = -1;
     l->kill_ns = l->settle_ns = OARI_NEVER;
+    l->killed = 0;
     l->over = NULL;
     for (int i = 0; i < l->ranks; i++) {
         l->rank[i].code = -1;
@@ -170,7 +171,10 @@ static int reap_rank(launch *l, int local)
         return 0;
     r->pid = 0;
     r->code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
-    r->late = l->kill_ns != OARI_NEVER;
+    /* SIGKILL that the launcher has not sent killed it before: a large process
+     * takes long to end. */
+    r->late =
+        l->kill_ns != OARI_NEVER && (r->code != 128 + SIGKILL || l->killed);
     l->left--;
     if (l->left > 0 || l->epoch.nodes > 1)
         launch_store_process_tell_end(&l->keeper, l->epoch.first + local,
@@ -178,16 +182,6 @@ static int reap_rank(launch *l, int local)
     if ((sig = launch_terminal_ended(l, how)) != 0)
         launch_ranks_stop(l, sig);
     return 1;
-}
-
-/* Returns whether a SIGKILL ended this rank before the failure that was seen
- * first. A large process takes a while to end after SIGKILL, longer than others
- * take to notice and give up; and no rank gets that signal because others gave
- * up. */
-static int was_killed_first(const launch *l, int rank)
-{
-    return l->rank[rank].code == 128 + SIGKILL &&
-           l->rank[l->first_failed].code <= 128;
 }
 
 void launch_ranks_reap(launch *l)
@@ -212,8 +206,12 @@ void launch_ranks_reap(launch *l)
         return; /* no failure, or the launcher has ended the ranks */
     if (l->first_failed < 0 || l->opts.keep_going)
         l->settle_ns = oari_deadline(SETTLE_MS);
+    /* Only a rank that got SIGKILL takes the place of the first that was seen
+     * to give up: a large process takes longer to end than others take to
+     * notice, and no rank gets that signal because others gave up. */
     if (l->first_failed >= 0 &&
-        (l->opts.keep_going || !was_killed_first(l, failed)))
+        (l->opts.keep_going || l->rank[failed].code != 128 + SIGKILL ||
+         l->rank[l->first_failed].code > 128))
         return; /* a consequence, or later */
     l->first_failed = failed;
 }

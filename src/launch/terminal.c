@@ -12,11 +12,6 @@
 
 #include "launch/launch.h"
 
-void launch_terminal_find(launch *l)
-{
-    l->terminal = l->ranks == 1 && !l->opts.lines && isatty(STDIN_FILENO) == 1;
-}
-
 void launch_terminal_in_rank(const launch *l, pid_t launcher)
 {
     if (l->terminal && tcgetpgrp(STDIN_FILENO) == getpgid(launcher))
@@ -48,33 +43,27 @@ int launch_terminal_ended(launch *l, int how)
     return by_key ? WTERMSIG(how) : 0;
 }
 
-/* Stops this process and the rest of its group (a pipeline of the shell's), as
- * Ctrl-Z would have. Returns when it is continued, or at once where no shell
- * could continue it. */
-static void stop_own_group(void)
-{
-    sigset_t stop;
-
-    sigemptyset(&stop);
-    sigaddset(&stop, SIGTSTP);
-    kill(0, SIGTSTP); /* pending, because it is blocked */
-    sigprocmask(SIG_UNBLOCK, &stop, NULL);
-    sigprocmask(SIG_BLOCK, &stop, NULL);
-}
-
 /* In the background the rank stays stopped until the user's shell sends
  * SIGCONT, which the launcher passes on. */
 void launch_terminal_check(launch *l)
 {
     siginfo_t info = { .si_pid = 0 };
     pid_t pid = l->rank[0].pid;
+    sigset_t stop;
 
     if (!l->terminal || pid <= 0 ||
         waitid(P_PID, (id_t)pid, &info, WSTOPPED | WNOHANG) != 0 ||
         info.si_pid != pid || info.si_status == SIGSTOP)
         return;
     take_back_terminal(l);
-    stop_own_group();
+    /* Stops this process and the rest of its group (a pipeline of the shell's),
+     * as Ctrl-Z would have, until it is continued; where no shell could
+     * continue it, this does nothing. */
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
+    kill(0, SIGTSTP); /* pending, because it is blocked */
+    sigprocmask(SIG_UNBLOCK, &stop, NULL);
+    sigprocmask(SIG_BLOCK, &stop, NULL);
     launch_terminal_lend(l);
     if (l->lent && l->rank[0].pid > 0)
         kill(-l->rank[0].pid, SIGCONT);

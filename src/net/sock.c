@@ -111,29 +111,20 @@ oar_status oari_sock_accept(int listener, int *fd)
 
 /* ---- connecting ---------------------------------------------------------- */
 
-static const struct addrinfo *pick_address(const struct addrinfo *found,
-                                           unsigned attempt)
-{
-    const struct addrinfo *at;
-    unsigned count = 1;
-
-    for (at = found; at->ai_next != NULL; at = at->ai_next)
-        count++;
-    for (at = found, attempt %= count; attempt > 0; attempt--)
-        at = at->ai_next;
-    return at;
-}
-
 oar_status oari_sock_connect_again(const char *address, unsigned attempt,
                                    int *fd)
 {
     const struct addrinfo *at;
     struct addrinfo *found;
     oar_status status = OAR_OK;
+    unsigned count = 1;
     int made;
 
     OARI_TRY(oari_sock_resolve(address, &found));
-    at = pick_address(found, attempt);
+    for (at = found; at->ai_next != NULL; at = at->ai_next)
+        count++;
+    for (at = found, attempt %= count; attempt > 0; attempt--)
+        at = at->ai_next;
     if ((made = make_socket(at)) >= 0) {
         tune_connection(made);
         if (connect(made, at->ai_addr, at->ai_addrlen) != 0 &&
@@ -150,24 +141,15 @@ oar_status oari_sock_connect_again(const char *address, unsigned attempt,
     return status;
 }
 
-oar_status oari_sock_connect(const char *address, int *fd)
+/* Reads the address of one end of a socket: that of the other end by
+ * getpeername, of its own by getsockname. Returns -1 with errno, as if the
+ * socket is not connected. */
+static int read_end(int (*get)(int, struct sockaddr *, socklen_t *), int fd,
+                    oari_sock_any *end, socklen_t *bytes)
 {
-    return oari_sock_connect_again(address, 0, fd);
-}
-
-/* Returns -1 with errno if the socket is not connected. */
-static int read_peer(int fd, oari_sock_any *peer, socklen_t *bytes)
-{
-    *bytes = sizeof *peer;
-    memset(peer, 0, sizeof *peer);
-    return getpeername(fd, &peer->any, bytes);
-}
-
-static int read_own(int fd, oari_sock_any *own, socklen_t *bytes)
-{
-    *bytes = sizeof *own;
-    memset(own, 0, sizeof *own);
-    return getsockname(fd, &own->any, bytes);
+    *bytes = sizeof *end;
+    memset(end, 0, sizeof *end);
+    return get(fd, &end->any, bytes);
 }
 
 oar_status oari_sock_connected(int fd, const char *address, int *done)
@@ -179,7 +161,7 @@ oar_status oari_sock_connected(int fd, const char *address, int *done)
 
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0)
         error = errno;
-    if (error == 0 && read_peer(fd, &peer, &bytes) != 0) {
+    if (error == 0 && read_end(getpeername, fd, &peer, &bytes) != 0) {
         if (errno != ENOTCONN)
             return oari_fail(OAR_E_SYSTEM, "connect to %s", address);
         *done = 0;
@@ -204,7 +186,7 @@ oar_status oari_sock_name(int fd, char text[OARI_SOCK_TEXT])
     oari_sock_any own;
     socklen_t bytes;
 
-    if (read_own(fd, &own, &bytes) != 0)
+    if (read_end(getsockname, fd, &own, &bytes) != 0)
         return oari_fail(OAR_E_SYSTEM, "ask where a socket is bound");
     return oari_sock_text(&own.any, bytes, text);
 }
@@ -214,20 +196,9 @@ oar_status oari_sock_peer(int fd, char text[OARI_SOCK_TEXT])
     oari_sock_any peer;
     socklen_t bytes;
 
-    if (read_peer(fd, &peer, &bytes) != 0)
+    if (read_end(getpeername, fd, &peer, &bytes) != 0)
         return oari_fail(OAR_E_SYSTEM, "ask for the address of the other end");
     return oari_sock_text(&peer.any, bytes, text);
-}
-
-oar_status oari_sock_buffers(int fd, int send_bytes, int receive_bytes)
-{
-    if ((send_bytes > 0 &&
-         set_option(fd, SOL_SOCKET, SO_SNDBUF, send_bytes) != 0) ||
-        (receive_bytes > 0 &&
-         set_option(fd, SOL_SOCKET, SO_RCVBUF, receive_bytes) != 0))
-        return oari_fail(OAR_E_SYSTEM, "set buffers of %d and %d bytes",
-                         send_bytes, receive_bytes);
-    return OAR_OK;
 }
 
 int oari_sock_is_loopback(int fd)
@@ -235,10 +206,10 @@ int oari_sock_is_loopback(int fd)
     oari_sock_any own, peer;
     socklen_t bytes;
 
-    if (read_peer(fd, &peer, &bytes) != 0)
+    if (read_end(getpeername, fd, &peer, &bytes) != 0)
         return 0;
     return oari_sock_loopback(&peer.any) ||
-           (read_own(fd, &own, &bytes) == 0 &&
+           (read_end(getsockname, fd, &own, &bytes) == 0 &&
             oari_sock_same_host(&own.any, &peer.any));
 }
 
@@ -247,7 +218,7 @@ int oari_sock_has_peer(int fd)
     oari_sock_any peer;
     socklen_t bytes;
 
-    return read_peer(fd, &peer, &bytes) == 0;
+    return read_end(getpeername, fd, &peer, &bytes) == 0;
 }
 
 int oari_sock_names_loopback(const char *address)

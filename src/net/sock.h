@@ -37,12 +37,9 @@ oar_status oari_sock_peer(int fd, char text[OARI_SOCK_TEXT]);
 /* Accepts the next connection, or sets *fd = -1 if none is waiting. */
 oar_status oari_sock_accept(int listener, int *fd);
 
-/* Begins to connect. The socket becomes writable when oari_sock_connected has
- * an answer. */
-oar_status oari_sock_connect(const char *address, int *fd);
-
 /* Begins to connect as one of several attempts (from 0), which take the
- * addresses that a name has in turn. */
+ * addresses that a name has in turn. The socket becomes writable when
+ * oari_sock_connected has an answer. */
 oar_status oari_sock_connect_again(const char *address, unsigned attempt,
                                    int *fd);
 
@@ -50,10 +47,6 @@ oar_status oari_sock_connect_again(const char *address, unsigned attempt,
  * be; the caller still closes the socket. A socket that connected to itself
  * (which happens at a port without a listener) has failed. */
 oar_status oari_sock_connected(int fd, const char *address, int *done);
-
-/* Sets the sizes of the kernel's buffers in bytes; 0 leaves one to the kernel.
- * Large ones have an effect only before connecting or on a listener. */
-oar_status oari_sock_buffers(int fd, int send_bytes, int receive_bytes);
 
 /* Makes an idle connection fail with ETIMEDOUT when the other host has not
  * answered for lease_ms, rounded up to seconds, and up to a fifth (a second at

@@ -11,7 +11,7 @@
 #include "nn/build.h"
 
 typedef struct attention {
-    int heads, kv_heads, causal;
+    int heads, kv_heads, causal, all_heads, first_head;
     double rotary_base, dropout;
     uint64_t next_seed; /* of the dropout */
     int rebuild_qkv;    /* backward may compute them once more */
@@ -25,6 +25,7 @@ static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
     attention *a = oar_module_self(module);
     oar_attention_opts opts = { .causal = a->causal };
     oar_module *child = oar_module_child(module, QKV);
+    oar_module *last = oar_module_child(module, OUT);
     oar_tensor *made, *qkv, *y, *out;
 
     if (tape == NULL)
@@ -33,18 +34,22 @@ static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
     if (a->rotary_base != 0) {
         qkv = oari_packed_rotary(tape, made, a->heads, a->kv_heads,
                                  a->rotary_base);
-        oari_tape_drop(tape, made);
+        /* With backward hooks, too: a rotation's backward needs no input. */
+        if (!oari_layer_is_open(child))
+            oari_tape_drop(tape, made);
     }
     if (oar_module_training(module) && a->dropout > 0) {
         opts.dropout = a->dropout;
         opts.seed = a->next_seed;
+        opts.all_heads = a->all_heads;
+        opts.first_head = a->first_head;
         a->next_seed += !oari_replaying(tape); /* else it was written down */
     }
     y = oari_packed_attention(tape, qkv, a->heads, a->kv_heads, &opts);
     if (a->rebuild_qkv || !tape->recording)
-        oari_layer_drop(tape, child, qkv);
-    out = oar_forward(tape, oar_module_child(module, OUT), y);
-    oari_tape_drop(tape, y);
+        oari_layer_drop(tape, child, NULL, qkv);
+    out = oar_forward(tape, last, y);
+    oari_layer_drop(tape, NULL, last, y);
     return out;
 }
 
@@ -69,7 +74,7 @@ static oar_status add_children(oar_module *module, int64_t width, uint64_t seed,
                                const oar_attention_layer_opts *o)
 {
     const attention *a = oar_module_self(module);
-    int64_t all = width / a->heads * (a->heads + 2 * (int64_t)a->kv_heads);
+    int64_t all = o->inner / a->heads * (a->heads + 2 * (int64_t)a->kv_heads);
     oar_linear_opts opts = { .size = sizeof opts,
                              .no_bias = o->no_bias,
                              .dtype = o->dtype };
@@ -78,7 +83,7 @@ static oar_status add_children(oar_module *module, int64_t width, uint64_t seed,
 
     status = oar_linear_create(width, all, seed, &opts, &made);
     OARI_TRY(oari_layer_child(module, "qkv", status, made));
-    status = oar_linear_create(width, width, seed + 2, &opts, &made);
+    status = oar_linear_create(o->inner, width, seed + 2, &opts, &made);
     return oari_layer_child(module, "out", status, made);
 }
 
@@ -90,14 +95,22 @@ oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
     oar_module *made;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
-    if (width < 1 || heads < 1 || width % heads != 0)
+    o.inner = o.inner != 0 ? o.inner : width;
+    if (width < 1 || heads < 1 || o.inner < 1 || o.inner % heads != 0)
         return oari_fail(OAR_E_ARG,
-                         "attention of width %lld with %d heads: the heads "
-                         "divide the width",
-                         (long long)width, heads);
-    if (width > INT64_MAX / 3)
+                         "attention of width %lld, %lld inside, with %d heads: "
+                         "the heads divide the width inside",
+                         (long long)width, (long long)o.inner, heads);
+    if (width > INT64_MAX / 3 || o.inner > INT64_MAX / 3)
         return oari_fail(OAR_E_ARG, "attention of width %lld: too wide",
-                         (long long)width);
+                         (long long)(width > o.inner ? width : o.inner));
+    if (o.all_heads < 0 || o.first_head < 0 ||
+        (o.all_heads == 0 && o.first_head > 0) ||
+        (o.all_heads > 0 && heads > o.all_heads - o.first_head))
+        return oari_fail(OAR_E_ARG,
+                         "attention with %d heads from %d on of %d: they do "
+                         "not fit",
+                         heads, o.first_head, o.all_heads);
     if (o.kv_heads < 0 || (o.kv_heads > 0 && heads % o.kv_heads != 0))
         return oari_fail(OAR_E_ARG,
                          "attention with %d heads and %d of k and v: those "
@@ -106,7 +119,8 @@ oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
     if (!(o.dropout >= 0 && o.dropout <= 1))
         return oari_fail(OAR_E_ARG, "attention with dropout %g: from 0 to 1",
                          o.dropout);
-    if (!(o.rotary_base >= 0) || (o.rotary_base > 0 && width / heads % 2 != 0))
+    if (!(o.rotary_base >= 0) ||
+        (o.rotary_base > 0 && o.inner / heads % 2 != 0))
         return oari_fail(OAR_E_ARG,
                          "attention of width %lld with %d heads and rotary "
                          "base %g: heads of an even width and a base above 0",
@@ -121,6 +135,8 @@ oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
                      .causal = o.causal,
                      .rotary_base = o.rotary_base,
                      .dropout = o.dropout,
+                     .all_heads = o.all_heads,
+                     .first_head = o.first_head,
                      .next_seed = o.dropout_seed };
     return oari_layer_give(add_children(made, width, seed, &o), made, module);
 }

@@ -7,6 +7,7 @@
 #include "autograd/replay.h"
 #include "base/status.h"
 #include "nn/build.h"
+#include "tensor/tensor.h"
 
 typedef struct batch_norm {
     int dims, running;
@@ -34,9 +35,15 @@ static oar_tensor *batch_norm_forward(oar_tape *tape, oar_module *module,
         return NULL;
     }
     if (moves) {
-        int64_t *batches = oar_tensor_data(oar_module_buffer(module, BATCHES));
+        oar_tensor *counter = oar_module_buffer(module, BATCHES);
+        int64_t *batches;
 
+        if (oari_check_writable("batch_norm into num_batches_tracked",
+                                counter) != OAR_OK)
+            return NULL;
+        batches = oar_tensor_data(counter);
         ++*batches;
+        oar_tensor_touch(counter);
         momentum = b->momentum < 0 ? 1 / (double)*batches : b->momentum;
     }
     return oar_batch_norm_merged(
@@ -109,12 +116,8 @@ static oar_status add_state(oar_module *module, int64_t channels,
 {
     oar_shape shape = OAR_SHAPE(channels);
 
-    if (!o->no_affine) {
-        OARI_TRY(oari_layer_param(module, "weight",
-                                  oar_full(NULL, o->dtype, shape, 1)));
-        OARI_TRY(
-            oari_layer_param(module, "bias", oar_zeros(NULL, o->dtype, shape)));
-    }
+    if (!o->no_affine)
+        OARI_TRY(oari_layer_affine(module, o->dtype, channels, 1));
     if (o->no_running)
         return OAR_OK;
     OARI_TRY(oari_layer_buffer(module, "running_mean",

@@ -2,6 +2,8 @@
 /* build: the steps that every layer's constructor has. */
 #include "nn/build.h"
 
+#include <math.h>
+
 #include <oarsong/tape.h>
 
 #include "autograd/saved.h"
@@ -42,6 +44,35 @@ oar_status oari_layer_child(oar_module *module, const char *name,
     return oar_module_add_child(module, name, made);
 }
 
+oar_status oari_layer_uniform(oar_module *module, oar_dtype dtype,
+                              oar_shape weight, int64_t biases, uint64_t seed)
+{
+    double fan_in = 1, bound;
+
+    for (int i = 1; i < weight.ndim; i++)
+        fan_in *= (double)weight.dim[i];
+    bound = fan_in > 0 ? 1 / sqrt(fan_in) : 0;
+    OARI_TRY(oari_layer_param(
+        module, "weight",
+        oar_uniform(NULL, dtype, weight, seed, -bound, bound)));
+    if (biases < 0)
+        return OAR_OK;
+    return oari_layer_param(
+        module, "bias",
+        oar_uniform(NULL, dtype, OAR_SHAPE(biases), seed + 1, -bound, bound));
+}
+
+oar_status oari_layer_affine(oar_module *module, oar_dtype dtype, int64_t width,
+                             int has_bias)
+{
+    OARI_TRY(oari_layer_param(module, "weight",
+                              oar_full(NULL, dtype, OAR_SHAPE(width), 1)));
+    if (!has_bias)
+        return OAR_OK;
+    return oari_layer_param(module, "bias",
+                            oar_zeros(NULL, dtype, OAR_SHAPE(width)));
+}
+
 oar_status oari_layer_give(oar_status status, oar_module *made,
                            oar_module **module)
 {
@@ -52,10 +83,26 @@ oar_status oari_layer_give(oar_status status, oar_module *made,
     return status;
 }
 
-void oari_layer_drop(oar_tape *tape, const oar_module *child, oar_tensor *x)
+int oari_layer_is_open(const oar_module *module)
 {
-    if (child->hooks[OAR_BEFORE_BACKWARD].first == NULL &&
-        child->hooks[OAR_AFTER_BACKWARD].first == NULL)
+    if (module->replaced || module->maps[OAR_BEFORE_FORWARD].first != NULL ||
+        module->maps[OAR_AFTER_FORWARD].first != NULL)
+        return 1;
+    for (int i = 0; i < module->entries; i++)
+        if (module->entry[i].child != NULL &&
+            oari_layer_is_open(module->entry[i].child))
+            return 1;
+    return 0;
+}
+
+void oari_layer_drop(oar_tape *tape, const oar_module *maker,
+                     const oar_module *user, oar_tensor *x)
+{
+    if (maker != NULL && (maker->hooks[OAR_BEFORE_BACKWARD].first != NULL ||
+                          maker->hooks[OAR_AFTER_BACKWARD].first != NULL ||
+                          oari_layer_is_open(maker)))
+        return;
+    if (user == NULL || !oari_layer_is_open(user))
         oari_tape_drop(tape, x);
 }
 

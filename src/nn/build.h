@@ -16,14 +16,28 @@ oar_status oari_layer_buffer(oar_module *module, const char *name,
 oar_status oari_layer_child(oar_module *module, const char *name,
                             oar_status status, oar_module *made);
 
+/* Add a weight, and a bias of so many numbers (below 0: none): uniform within
+ * 1 / sqrt(what one result is summed from), as in PyTorch; or ones and zeros.
+ */
+oar_status oari_layer_uniform(oar_module *module, oar_dtype dtype,
+                              oar_shape weight, int64_t biases, uint64_t seed);
+oar_status oari_layer_affine(oar_module *module, oar_dtype dtype, int64_t width,
+                             int has_bias);
+
 /* The end of a constructor: gives made, or releases it if status is bad. */
 oar_status oari_layer_give(oar_status status, oar_module *made,
                            oar_module **module);
 
-/* Drops x, which child made inside the module that calls this: only backward
- * may read it again. A child with backward hooks keeps it, because its
- * parameters may be away when x would have to be computed again. */
-void oari_layer_drop(oar_tape *tape, const oar_module *child, oar_tensor *x);
+/* Drops x, which `maker` made inside the module that calls this (NULL: that
+ * module's own operation did) and `user` has taken: only backward may read it
+ * again. A maker with backward hooks keeps it, because its parameters may be
+ * away when x would have to be computed again. So does a maker or user that is
+ * open: code outside the library may know x, or give it on. */
+void oari_layer_drop(oar_tape *tape, const oar_module *maker,
+                     const oar_module *user, oar_tensor *x);
+
+/* Returns whether the module, or one below it, has maps or was replaced. */
+int oari_layer_is_open(const oar_module *module);
 
 /* Runs a forward of several operations without a tape: on one of its own that
  * does not record. The caller owns the result. */

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conv2d_layers: convolution and pooling layers. */
-#include <math.h>
-
 #include <oarsong/layers.h>
 
 #include "autograd/ops/windows.h"
@@ -24,23 +22,6 @@ static const oar_module_class conv2d_class = {
     .forward = conv2d_forward,
 };
 
-static oar_status add_params(oar_module *module, oar_shape shape, uint64_t seed,
-                             const oar_conv2d_layer_opts *o)
-{
-    double fan_in =
-        (double)shape.dim[1] * (double)shape.dim[2] * (double)shape.dim[3];
-    double bound = 1 / sqrt(fan_in);
-
-    OARI_TRY(oari_layer_param(
-        module, "weight",
-        oar_uniform(NULL, o->dtype, shape, seed, -bound, bound)));
-    if (o->no_bias)
-        return OAR_OK;
-    return oari_layer_param(module, "bias",
-                            oar_uniform(NULL, o->dtype, OAR_SHAPE(shape.dim[0]),
-                                        seed + 1, -bound, bound));
-}
-
 oar_status oar_conv2d_create(int64_t in, int64_t out, int kh, int kw,
                              uint64_t seed, const oar_conv2d_layer_opts *opts,
                              oar_module **module)
@@ -48,7 +29,6 @@ oar_status oar_conv2d_create(int64_t in, int64_t out, int kh, int kw,
     oar_conv2d_layer_opts o;
     oar_conv2d_opts self;
     oar_module *made;
-    oar_shape shape;
     int groups;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
@@ -73,8 +53,10 @@ oar_status oar_conv2d_create(int64_t in, int64_t out, int kh, int kw,
     OARI_TRY(oari_check_conv_opts("conv2d", &self));
     OARI_TRY(oar_module_create(&conv2d_class, &made));
     *(oar_conv2d_opts *)oar_module_self(made) = self;
-    shape = OAR_SHAPE(out, in / groups, kh, kw);
-    return oari_layer_give(add_params(made, shape, seed, &o), made, module);
+    return oari_layer_give(
+        oari_layer_uniform(made, o.dtype, OAR_SHAPE(out, in / groups, kh, kw),
+                           o.no_bias ? -1 : out, seed),
+        made, module);
 }
 
 /* ---- pooling ------------------------------------------------------------- */
@@ -84,30 +66,21 @@ typedef struct pool {
     oar_pool2d_opts opts;
 } pool;
 
-static oar_tensor *max_forward(oar_tape *tape, oar_module *module,
-                               oar_tensor *x)
-{
-    const pool *p = oar_module_self(module);
+#define POOL(fn)                                                            \
+    static oar_tensor *fn##_forward(oar_tape *tape, oar_module *module,     \
+                                    oar_tensor *x)                          \
+    {                                                                       \
+        const pool *p = oar_module_self(module);                            \
+                                                                            \
+        return oar_##fn(tape, x, p->height, p->width, &p->opts);            \
+    }                                                                       \
+    static const oar_module_class fn##_class = { .size = sizeof fn##_class, \
+                                                 .name = #fn,               \
+                                                 .self_size = sizeof(pool), \
+                                                 .forward = fn##_forward };
 
-    return oar_max_pool2d(tape, x, p->height, p->width, &p->opts);
-}
-
-static oar_tensor *avg_forward(oar_tape *tape, oar_module *module,
-                               oar_tensor *x)
-{
-    const pool *p = oar_module_self(module);
-
-    return oar_avg_pool2d(tape, x, p->height, p->width, &p->opts);
-}
-
-static const oar_module_class max_class = { .size = sizeof max_class,
-                                            .name = "max_pool2d",
-                                            .self_size = sizeof(pool),
-                                            .forward = max_forward };
-static const oar_module_class avg_class = { .size = sizeof avg_class,
-                                            .name = "avg_pool2d",
-                                            .self_size = sizeof(pool),
-                                            .forward = avg_forward };
+POOL(max_pool2d)
+POOL(avg_pool2d)
 
 static oar_status create_pool(const oar_module_class *kind, int height,
                               int width, const oar_pool2d_opts *opts,
@@ -132,12 +105,12 @@ oar_status oar_max_pool2d_create(int height, int width,
                                  const oar_pool2d_opts *opts,
                                  oar_module **module)
 {
-    return create_pool(&max_class, height, width, opts, module);
+    return create_pool(&max_pool2d_class, height, width, opts, module);
 }
 
 oar_status oar_avg_pool2d_create(int height, int width,
                                  const oar_pool2d_opts *opts,
                                  oar_module **module)
 {
-    return create_pool(&avg_class, height, width, opts, module);
+    return create_pool(&avg_pool2d_class, height, width, opts, module);
 }

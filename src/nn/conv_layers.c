@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conv_layers: convolution over one dim, transposed convolutions, and adaptive
  * pooling. */
-#include <math.h>
-
 #include <oarsong/layers.h>
 
 #include "base/status.h"
@@ -10,40 +8,23 @@
 
 /* ---- convolutions -------------------------------------------------------- */
 
-static oar_tensor *conv1d_forward(oar_tape *tape, oar_module *module,
-                                  oar_tensor *x)
-{
-    return oar_conv1d(tape, x, oar_module_param(module, 0),
-                      oar_module_param(module, 1), oar_module_self(module));
-}
-
-static oar_tensor *conv_transpose1d_forward(oar_tape *tape, oar_module *module,
-                                            oar_tensor *x)
-{
-    return oar_conv_transpose1d(tape, x, oar_module_param(module, 0),
-                                oar_module_param(module, 1),
-                                oar_module_self(module));
-}
-
-static oar_tensor *conv_transpose2d_forward(oar_tape *tape, oar_module *module,
-                                            oar_tensor *x)
-{
-    return oar_conv_transpose2d(tape, x, oar_module_param(module, 0),
-                                oar_module_param(module, 1),
-                                oar_module_self(module));
-}
-
-#define CLASS(kind)                                \
-    static const oar_module_class kind##_class = { \
-        .size = sizeof kind##_class,               \
-        .name = #kind,                             \
-        .self_size = sizeof(oar_##kind##_opts),    \
-        .forward = kind##_forward,                 \
+#define CONVOLUTION(fn)                                                        \
+    static oar_tensor *fn##_forward(oar_tape *tape, oar_module *module,        \
+                                    oar_tensor *x)                             \
+    {                                                                          \
+        return oar_##fn(tape, x, oar_module_param(module, 0),                  \
+                        oar_module_param(module, 1), oar_module_self(module)); \
+    }                                                                          \
+    static const oar_module_class fn##_class = {                               \
+        .size = sizeof fn##_class,                                             \
+        .name = #fn,                                                           \
+        .self_size = sizeof(oar_##fn##_opts),                                  \
+        .forward = fn##_forward,                                               \
     };
 
-CLASS(conv1d)
-CLASS(conv_transpose1d)
-CLASS(conv_transpose2d)
+CONVOLUTION(conv1d)
+CONVOLUTION(conv_transpose1d)
+CONVOLUTION(conv_transpose2d)
 
 /* A layer that is wanted. Where there is one dim, it is number 1. */
 typedef struct request {
@@ -62,20 +43,9 @@ static oar_status add_params(oar_module *module, const request *r)
     oar_shape shape =
         r->dims == 1 ? OAR_SHAPE(rows, columns, r->kernel[1])
                      : OAR_SHAPE(rows, columns, r->kernel[0], r->kernel[1]);
-    oar_dtype dtype = r->o.dtype;
-    double fan_in = 1, bound;
 
-    for (int i = 1; i < shape.ndim; i++)
-        fan_in *= (double)shape.dim[i];
-    bound = 1 / sqrt(fan_in);
-    OARI_TRY(oari_layer_param(
-        module, "weight",
-        oar_uniform(NULL, dtype, shape, r->seed, -bound, bound)));
-    if (r->o.no_bias)
-        return OAR_OK;
-    return oari_layer_param(module, "bias",
-                            oar_uniform(NULL, dtype, OAR_SHAPE(r->out),
-                                        r->seed + 1, -bound, bound));
+    return oari_layer_uniform(module, r->o.dtype, shape,
+                              r->o.no_bias ? -1 : r->out, r->seed);
 }
 
 /* Fills in the defaults and gives the module, whose own options are still to be

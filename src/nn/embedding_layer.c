@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "nn/build.h"
+#include "tensor/lazy.h"
 
 typedef struct embedding {
     oar_embedding_opts opts;
@@ -28,22 +29,23 @@ static const oar_module_class embedding_class = {
 static oar_tensor *new_table(int64_t count, int64_t width, uint64_t seed,
                              const oar_embedding_layer_opts *o)
 {
-    double deviation = o->deviation > 0 ? o->deviation : 1;
-    int64_t row = o->padding < 0 ? o->padding + count : o->padding;
-    oar_tensor *table =
-        oar_normal(NULL, o->dtype, OAR_SHAPE(count, width), seed, 0, deviation);
-    oar_tensor *zero;
+    oar_shape shape = OAR_SHAPE(count, width);
+    int64_t all = o->vocabulary > 0 ? o->vocabulary : count;
+    int64_t row = (o->padding < 0 ? o->padding + all : o->padding) - o->first;
+    oari_initializer rule = { .distribution = OARI_NORMAL,
+                              .dtype = o->dtype,
+                              .number = { 0,
+                                          o->deviation > 0 ? o->deviation : 1 },
+                              .seed = seed,
+                              .first = o->first * width };
 
-    if (table == NULL || !o->has_padding)
-        return table;
-    zero = oar_select(NULL, table, 0, row);
-    if (zero == NULL) {
-        oar_tensor_release(table);
+    if (oari_shape_check("embedding", shape, o->dtype) != OAR_OK)
         return NULL;
+    if (o->has_padding && row >= 0 && row < count) {
+        rule.zero_first = row * width;
+        rule.zero_count = width;
     }
-    oar_tensor_fill(zero, 0);
-    oar_tensor_release(zero);
-    return table;
+    return oari_tensor_initialized(NULL, shape, &rule);
 }
 
 oar_status oar_embedding_create_with(int64_t count, int64_t width,
@@ -54,6 +56,7 @@ oar_status oar_embedding_create_with(int64_t count, int64_t width,
     oar_embedding_layer_opts o;
     oar_module *made;
     embedding *e;
+    int64_t all;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     if (count < 0 || width < 0)
@@ -63,7 +66,15 @@ oar_status oar_embedding_create_with(int64_t count, int64_t width,
         return oari_fail(OAR_E_ARG,
                          "embedding with deviation %g: it is not negative",
                          o.deviation);
-    if (o.has_padding && (o.padding < -count || o.padding >= count))
+    all = o.vocabulary > 0 ? o.vocabulary : count;
+    if (o.vocabulary < 0 || o.first < 0 || count > all ||
+        o.first > all - count || (width > 0 && all > INT64_MAX / width))
+        return oari_fail(OAR_E_ARG,
+                         "embedding [%lld, %lld] as rows from %lld on of a "
+                         "vocabulary of %lld: it does not fit",
+                         (long long)count, (long long)width, (long long)o.first,
+                         (long long)o.vocabulary);
+    if (o.has_padding && (o.padding < -all || o.padding >= all))
         return oari_fail(OAR_E_ARG,
                          "embedding [%lld, %lld] with padding %lld: no such "
                          "row",
@@ -76,7 +87,9 @@ oar_status oar_embedding_create_with(int64_t count, int64_t width,
     e = oar_module_self(made);
     e->opts = (oar_embedding_opts){ .size = sizeof e->opts,
                                     .has_padding = o.has_padding,
-                                    .padding = o.padding };
+                                    .padding = o.padding,
+                                    .vocabulary = o.vocabulary,
+                                    .first = o.first };
     return oari_layer_give(
         oari_layer_param(made, "weight", new_table(count, width, seed, &o)),
         made, module);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* forward: runs a module, with the hooks around it. On a tape that records, the
- * module's place is marked at both ends, and backward runs its hooks there. */
+/* forward: runs a module, with the hooks and maps around it. On a tape that
+ * records, the module's place is marked at both ends, and backward runs its
+ * hooks there; maps lie between the marks. */
 #include "autograd/tape.h"
 #include "base/call_site.h"
 #include "base/status.h"
@@ -15,6 +16,42 @@ oar_status oar_module_on(oar_module *module, oar_module_moment moment,
         return oari_fail(OAR_E_ARG, "module %s: there is no moment %d",
                          module->kind.name, (int)moment);
     return oari_hook_add(&module->hooks[moment], (oari_hook_fn)fn, arg, hook);
+}
+
+oar_status oar_module_map(oar_module *module, oar_module_moment moment,
+                          oar_module_map_fn fn, void *arg, oar_hook **hook)
+{
+    if (module == NULL)
+        return oari_null("module_map");
+    if (moment != OAR_BEFORE_FORWARD && moment != OAR_AFTER_FORWARD)
+        return oari_fail(OAR_E_ARG,
+                         "module %s: a map at moment %d; there are maps before "
+                         "and after forward",
+                         module->kind.name, (int)moment);
+    return oari_hook_add(&module->maps[moment], (oari_hook_fn)fn, arg, hook);
+}
+
+/* Returns what the maps of a moment make of x, which this takes if it is
+ * `owned`: without a tape every map gives a reference of its own. */
+static oar_tensor *run_maps(oar_tape *tape, oar_module *module,
+                            oar_module_moment moment, oar_tensor *x, int owned)
+{
+    OARI_EACH_HOOK(hook, following, &module->maps[moment])
+    {
+        oar_tensor *y =
+            ((oar_module_map_fn)hook->fn)(tape, module, x, hook->arg);
+
+        if (y == NULL && oar_last_error()->status == OAR_OK)
+            oari_fail(OAR_E_STATE, "a map of module %s returned NULL",
+                      module->kind.name);
+        if (tape == NULL && owned)
+            oar_tensor_release(x);
+        x = y;
+        owned = 1;
+        if (x == NULL)
+            break;
+    }
+    return x;
 }
 
 static oar_status run_hooks(oar_tape *tape, oar_module *module,
@@ -57,6 +94,21 @@ static oar_status mark_module(oar_tape *tape, oar_module *module, int64_t *mark)
     return status;
 }
 
+static oar_tensor *forward_mapped(oar_tape *tape, oar_module *module,
+                                  oar_tensor *x)
+{
+    int has_map = module->maps[OAR_BEFORE_FORWARD].first != NULL;
+    oar_tensor *in = run_maps(tape, module, OAR_BEFORE_FORWARD, x, 0);
+    oar_tensor *y;
+
+    if (in == NULL)
+        return NULL;
+    y = module->kind.forward(tape, module, in);
+    if (tape == NULL && has_map)
+        oar_tensor_release(in);
+    return y != NULL ? run_maps(tape, module, OAR_AFTER_FORWARD, y, 1) : NULL;
+}
+
 oar_tensor *oar_forward_at(const char *file, int line, oar_tape *tape,
                            oar_module *module, oar_tensor *x)
 {
@@ -71,9 +123,18 @@ oar_tensor *oar_forward_at(const char *file, int line, oar_tape *tape,
     if (mark_module(tape, module, &mark) != OAR_OK ||
         run_hooks(tape, module, OAR_BEFORE_FORWARD) != OAR_OK)
         return NULL;
-    y = module->kind.forward(tape, module, x);
-    if (y == NULL || run_hooks(tape, module, OAR_AFTER_FORWARD) != OAR_OK)
+    if (module->maps[OAR_BEFORE_FORWARD].first == NULL &&
+        module->maps[OAR_AFTER_FORWARD].first == NULL)
+        y = module->kind.forward(tape, module, x);
+    else
+        y = forward_mapped(tape, module, x);
+    if (y == NULL)
         return NULL;
+    if (run_hooks(tape, module, OAR_AFTER_FORWARD) != OAR_OK) {
+        if (tape == NULL)
+            oar_tensor_release(y);
+        return NULL;
+    }
     if (mark >= 0 && oari_mark_end(tape, mark) != OAR_OK)
         return NULL;
     return y;

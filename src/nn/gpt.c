@@ -17,20 +17,27 @@ static const double rotary_base = 10000, deviation = 0.02;
 enum { NORM1, ATTENTION, DROP1, NORM2, UP, ACTIVATION, DOWN, DROP2 };
 
 /* x plus what children first to last make of it, one after the other. What
- * flows between them is dropped once the next has seen it. */
+ * flows between them is dropped once the next has seen it, up to the first
+ * child that is open: those after it may pass on what it gave. */
 static oar_tensor *residual(oar_tape *tape, oar_module *module, int first,
                             int last, oar_tensor *x)
 {
+    oar_module *child = NULL, *before;
     oar_tensor *y = x;
+    int open = 0;
 
     for (int i = first; i <= last; i++) {
-        oar_tensor *next = oar_forward(tape, oar_module_child(module, i), y);
+        oar_tensor *next;
 
-        if (i > first && next != y)
-            oari_layer_drop(tape, oar_module_child(module, i - 1), y);
+        before = child;
+        child = oar_module_child(module, i);
+        next = oar_forward(tape, child, y);
+        open = open || oari_layer_is_open(child);
+        if (before != NULL && next != y && !open)
+            oari_layer_drop(tape, before, NULL, y);
         y = next;
     }
-    return y != x ? oari_add_over(tape, x, y) : oar_add(tape, x, y);
+    return y != x && !open ? oari_add_over(tape, x, y) : oar_add(tape, x, y);
 }
 
 static oar_tensor *block_forward(oar_tape *tape, oar_module *module,
@@ -153,7 +160,7 @@ static oar_tensor *blocks_forward(oar_tape *tape, oar_module *module,
                                         : oar_forward(tape, block, x);
 
         if (i > 0)
-            oari_layer_drop(tape, oar_module_child(module, i - 1), x);
+            oari_layer_drop(tape, oar_module_child(module, i - 1), block, x);
         x = next;
     }
     return x;
@@ -187,16 +194,47 @@ static oar_status fill_blocks(oar_module *row, seeds *s, const oar_gpt_opts *o)
 /* ---- the model ----------------------------------------------------------- */
 
 typedef struct gpt {
-    oar_module *tok, *pos, *drop, *blocks, *norm, *head; /* borrowed */
-    oar_gpt_opts opts;                                   /* with defaults */
+    oar_gpt_opts opts; /* with defaults */
 } gpt;
+
+/* Its children, as they are now: any of them may have been replaced. */
+typedef struct gpt_parts {
+    oar_module *tok, *pos, *drop, *blocks, *norm, *head; /* or NULL */
+} gpt_parts;
+
+static gpt_parts parts_of(const oar_module *module, const oar_gpt_opts *o)
+{
+    int at = 0;
+    gpt_parts p = { .tok = oar_module_child(module, at++) };
+
+    if (!o->rotary)
+        p.pos = oar_module_child(module, at++);
+    p.drop = oar_module_child(module, at++);
+    p.blocks = oar_module_child(module, at++);
+    p.norm = oar_module_child(module, at++);
+    if (!o->tied)
+        p.head = oar_module_child(module, at);
+    return p;
+}
+
+/* Adds the positions to the tokens' rows x, which tok made. */
+static oar_tensor *add_positions(oar_tape *tape, const gpt_parts *p,
+                                 int64_t count, oar_tensor *x)
+{
+    oar_tensor *place = oar_arange(tape, OAR_I64, count, 0, 1);
+    oar_tensor *rows = oar_forward(tape, p->pos, place);
+
+    return oari_layer_is_open(p->tok) ? oar_add(tape, rows, x)
+                                      : oari_add_over(tape, rows, x);
+}
 
 static oar_tensor *gpt_forward(oar_tape *tape, oar_module *module,
                                oar_tensor *tokens)
 {
     const gpt *g = oar_module_self(module);
+    gpt_parts p = parts_of(module, &g->opts);
     oar_shape s = oar_tensor_shape(tokens);
-    oar_tensor *x, *place, *logits;
+    oar_tensor *x, *logits;
 
     if (tape == NULL)
         return oari_forward_alone(gpt_forward, module, tokens);
@@ -208,18 +246,16 @@ static oar_tensor *gpt_forward(oar_tape *tape, oar_module *module,
                   (long long)g->opts.context);
         return NULL;
     }
-    x = oar_forward(tape, g->tok, tokens);
-    if (g->pos != NULL) {
-        place = oar_arange(tape, OAR_I64, s.dim[1], 0, 1);
-        x = oari_add_over(tape, oar_forward(tape, g->pos, place), x);
-    }
-    x = oar_forward(tape, g->drop, x);
-    x = oar_forward(tape, g->blocks, x);
-    x = oar_forward(tape, g->norm, x);
-    logits = g->head != NULL
-                 ? oar_forward(tape, g->head, x)
-                 : oar_linear(tape, x, oar_module_param(g->tok, 0), NULL);
-    oari_layer_drop(tape, g->norm, x);
+    x = oar_forward(tape, p.tok, tokens);
+    if (p.pos != NULL)
+        x = add_positions(tape, &p, s.dim[1], x);
+    x = oar_forward(tape, p.drop, x);
+    x = oar_forward(tape, p.blocks, x);
+    x = oar_forward(tape, p.norm, x);
+    logits = p.head != NULL
+                 ? oar_forward(tape, p.head, x)
+                 : oar_linear(tape, x, oar_module_param(p.tok, 0), NULL);
+    oari_layer_drop(tape, p.norm, p.head, x);
     if (logits == NULL)
         return NULL;
     return oar_reshape(
@@ -260,36 +296,25 @@ static oar_status add_table(oar_module *module, const char *name, int64_t count,
     return oari_layer_child(module, name, status, made);
 }
 
-static oar_module *last_child(const oar_module *module)
-{
-    return oar_module_child(module, oar_module_children(module) - 1);
-}
-
 static oar_status fill_gpt(oar_module *module, const oar_gpt_opts *o)
 {
     gpt *g = oar_module_self(module);
     seeds s = { .param = o->seed, .dropout = o->seed };
+    oar_module *row;
 
     g->opts = *o;
     g->opts.size = sizeof g->opts;
     OARI_TRY(add_table(module, "tok", o->vocabulary, &s, o));
-    g->tok = last_child(module);
-    if (!o->rotary) {
+    if (!o->rotary)
         OARI_TRY(add_table(module, "pos", o->context, &s, o));
-        g->pos = last_child(module);
-    }
     OARI_TRY(add_dropout(module, "drop", &s, o));
-    g->drop = last_child(module);
-    OARI_TRY(oar_module_create(&blocks_class, &g->blocks));
-    OARI_TRY(oar_module_add_child(module, "blocks", g->blocks));
-    OARI_TRY(fill_blocks(g->blocks, &s, o));
+    OARI_TRY(oar_module_create(&blocks_class, &row));
+    OARI_TRY(oar_module_add_child(module, "blocks", row));
+    OARI_TRY(fill_blocks(row, &s, o));
     OARI_TRY(add_norm(module, "norm", o));
-    g->norm = last_child(module);
     if (o->tied)
         return OAR_OK;
-    OARI_TRY(add_linear(module, "head", o->width, o->vocabulary, 1, &s, o));
-    g->head = last_child(module);
-    return OAR_OK;
+    return add_linear(module, "head", o->width, o->vocabulary, 1, &s, o);
 }
 
 oar_status oar_gpt_create(const oar_gpt_opts *opts, oar_module **module)

@@ -28,23 +28,13 @@ static const oar_module_class group_norm_class = {
     .forward = group_norm_forward,
 };
 
-static oar_status add_params(oar_module *module, int64_t channels,
-                             const oar_group_norm_opts *o)
-{
-    if (o->no_affine)
-        return OAR_OK;
-    OARI_TRY(oari_layer_param(
-        module, "weight", oar_full(NULL, o->dtype, OAR_SHAPE(channels), 1)));
-    return oari_layer_param(module, "bias",
-                            oar_zeros(NULL, o->dtype, OAR_SHAPE(channels)));
-}
-
 oar_status oar_group_norm_create(int64_t groups, int64_t channels,
                                  const oar_group_norm_opts *opts,
                                  oar_module **module)
 {
     oar_group_norm_opts o;
     oar_module *made;
+    oar_status status = OAR_OK;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     if (groups < 1 || channels < 1 || channels % groups != 0)
@@ -61,5 +51,7 @@ oar_status oar_group_norm_create(int64_t groups, int64_t channels,
     OARI_TRY(oar_module_create(&group_norm_class, &made));
     *(group_norm *)oar_module_self(made) =
         (group_norm){ groups, o.eps > 0 ? o.eps : 1e-5, !o.no_affine };
-    return oari_layer_give(add_params(made, channels, &o), made, module);
+    if (!o.no_affine)
+        status = oari_layer_affine(made, o.dtype, channels, 1);
+    return oari_layer_give(status, made, module);
 }

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear: x times a weight, plus a bias. */
-#include <math.h>
-
 #include <oarsong/layers.h>
 #include <oarsong/ops.h>
 
@@ -21,21 +19,6 @@ static const oar_module_class linear_class = { .size = sizeof linear_class,
                                                .name = "linear",
                                                .forward = linear_forward };
 
-static oar_status add_params(oar_module *module, int64_t in, int64_t out,
-                             uint64_t seed, const oar_linear_opts *opts)
-{
-    double bound = in > 0 ? 1 / sqrt((double)in) : 0;
-
-    OARI_TRY(oari_layer_param(module, "weight",
-                              oar_uniform(NULL, opts->dtype, OAR_SHAPE(out, in),
-                                          seed, -bound, bound)));
-    if (opts->no_bias)
-        return OAR_OK;
-    return oari_layer_param(module, "bias",
-                            oar_uniform(NULL, opts->dtype, OAR_SHAPE(out),
-                                        seed + 1, -bound, bound));
-}
-
 oar_status oar_linear_create(int64_t in, int64_t out, uint64_t seed,
                              const oar_linear_opts *opts, oar_module **module)
 {
@@ -51,5 +34,7 @@ oar_status oar_linear_create(int64_t in, int64_t out, uint64_t seed,
                          (long long)in, (long long)out);
     OARI_TRY(oari_layer_dtype("linear", o.dtype));
     OARI_TRY(oar_module_create(&linear_class, &made));
-    return oari_layer_give(add_params(made, in, out, seed, &o), made, module);
+    return oari_layer_give(oari_layer_uniform(made, o.dtype, OAR_SHAPE(out, in),
+                                              o.no_bias ? -1 : out, seed),
+                           made, module);
 }

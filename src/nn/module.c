@@ -90,6 +90,8 @@ void oar_module_release(oar_module *module)
     }
     for (int i = 0; i < OARI_MOMENTS; i++)
         oari_hooks_clear(&module->hooks[i]);
+    for (int i = 0; i < OARI_MAPS; i++)
+        oari_hooks_clear(&module->maps[i]);
     oari_free(module->entry);
     oari_free(module);
 }
@@ -167,14 +169,13 @@ oar_status oar_module_add_buffer(oar_module *module, const char *name,
     return add_tensor(module, name, buffer, OARI_BUFFER);
 }
 
-/* Whether module is `wanted` or holds it at any depth. */
-static int holds_module(const oar_module *module, const oar_module *wanted)
+int oari_module_holds(const oar_module *module, const oar_module *wanted)
 {
     if (module == wanted)
         return 1;
     for (int i = 0; i < module->entries; i++)
         if (module->entry[i].child != NULL &&
-            holds_module(module->entry[i].child, wanted))
+            oari_module_holds(module->entry[i].child, wanted))
             return 1;
     return 0;
 }
@@ -186,7 +187,7 @@ oar_status oar_module_add_child(oar_module *module, const char *name,
 
     if (module == NULL || child == NULL)
         status = oari_null("registration");
-    else if (holds_module(child, module))
+    else if (oari_module_holds(child, module))
         status = oari_fail(OAR_E_ARG, "module %s would be inside itself",
                            module->kind.name);
     else

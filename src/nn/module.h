@@ -10,7 +10,7 @@
 
 #include "tensor/hook.h"
 
-enum { OARI_MOMENTS = OAR_AFTER_BACKWARD + 1 };
+enum { OARI_MOMENTS = OAR_AFTER_BACKWARD + 1, OARI_MAPS = 2 };
 
 typedef enum oari_entry_kind {
     OARI_PARAM = 0,
@@ -35,7 +35,21 @@ struct oar_module {
     int entries;
     int64_t room;
     oari_hooks hooks[OARI_MOMENTS];
+    oari_hooks maps[OARI_MAPS]; /* of the input, of the result */
+    int replaced;               /* it, or something in it, by the user */
     _Alignas(max_align_t) unsigned char self[]; /* the class's */
 };
+
+/* Returns the entry called by the first `length` letters of name, or NULL. */
+oari_entry *oari_module_entry(const oar_module *module, const char *name,
+                              size_t length);
+
+/* Follows a dotted name down to its last part, which *name becomes. Returns the
+ * module that has that part, or NULL if there is none. */
+const oar_module *oari_module_follow(const oar_module *module,
+                                     const char **name);
+
+/* Returns whether module is `wanted` or holds it at any depth. */
+int oari_module_holds(const oar_module *module, const oar_module *wanted);
 
 #endif

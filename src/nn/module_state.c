@@ -9,9 +9,8 @@
 
 /* ---- by name ------------------------------------------------------------- */
 
-/* The entry called by the first `length` letters of name, or NULL. */
-static const oari_entry *entry_named(const oar_module *module, const char *name,
-                                     size_t length)
+oari_entry *oari_module_entry(const oar_module *module, const char *name,
+                              size_t length)
 {
     for (int i = 0; i < module->entries; i++)
         if (strlen(module->entry[i].name) == length &&
@@ -20,16 +19,14 @@ static const oari_entry *entry_named(const oar_module *module, const char *name,
     return NULL;
 }
 
-/* Follows a dotted name down to its last part, which *name becomes. Returns the
- * module that has that part, or NULL if there is none. */
-static const oar_module *follow_name(const oar_module *module,
+const oar_module *oari_module_follow(const oar_module *module,
                                      const char **name)
 {
     const char *dot = *name != NULL ? strchr(*name, '.') : NULL;
 
     while (module != NULL && dot != NULL) {
         const oari_entry *entry =
-            entry_named(module, *name, (size_t)(dot - *name));
+            oari_module_entry(module, *name, (size_t)(dot - *name));
 
         module = entry != NULL ? entry->child : NULL;
         *name = dot + 1;
@@ -42,8 +39,9 @@ oar_tensor *oar_module_find(const oar_module *module, const char *name)
 {
     const oari_entry *entry;
 
-    module = follow_name(module, &name);
-    entry = module != NULL ? entry_named(module, name, strlen(name)) : NULL;
+    module = oari_module_follow(module, &name);
+    entry =
+        module != NULL ? oari_module_entry(module, name, strlen(name)) : NULL;
     return entry != NULL ? entry->tensor : NULL;
 }
 
@@ -145,7 +143,7 @@ oar_status oar_module_counter_name(const oar_module *module, int index,
 
 uint64_t *oar_module_find_counter(const oar_module *module, const char *name)
 {
-    module = follow_name(module, &name);
+    module = oari_module_follow(module, &name);
     for (int i = 0; module != NULL && i < own_counters(module); i++)
         if (strcmp(module->kind.counters[i].name, name) == 0)
             return counter_at(module, i);
@@ -183,12 +181,15 @@ static oar_status check_pair(const char *name, const oar_tensor *into,
             OAR_E_SHAPE, "load of \"%s\": %s %s into %s %s", name,
             oar_dtype_name(from->dtype), oari_shape_text(from->at.shape).text,
             oar_dtype_name(into->dtype), oari_shape_text(into->at.shape).text);
-    if (!oari_tensor_attached(into) || !oari_tensor_attached(from))
-        return oari_fail(OAR_E_STATE,
-                         "load of \"%s\" %s: its storage is detached", name,
-                         oari_shape_text(into->at.shape).text);
-    OARI_TRY(oari_check_writable("load", into));
-    return OAR_OK;
+    if (!oari_tensor_attached(from))
+        return oari_fail(OAR_E_STATE, "load of \"%s\" from a tensor %s %s",
+                         name, oari_shape_text(from->at.shape).text,
+                         oari_absence(from));
+    if (!oari_tensor_attached(into))
+        return oari_fail(OAR_E_STATE, "load of \"%s\" into a tensor %s %s",
+                         name, oari_shape_text(into->at.shape).text,
+                         oari_absence(into));
+    return oari_check_writable("load", into);
 }
 
 /* Checks that everything in `from` fits into what `into` has of the same name,

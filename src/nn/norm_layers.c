@@ -40,17 +40,6 @@ static const oar_module_class rms_norm_class = {
     .forward = rms_norm_forward,
 };
 
-static oar_status add_params(oar_module *module, int64_t width, oar_dtype dtype,
-                             int bias)
-{
-    OARI_TRY(oari_layer_param(module, "weight",
-                              oar_full(NULL, dtype, OAR_SHAPE(width), 1)));
-    if (!bias)
-        return OAR_OK;
-    return oari_layer_param(module, "bias",
-                            oar_zeros(NULL, dtype, OAR_SHAPE(width)));
-}
-
 static oar_status create_norm(const oar_module_class *kind, int64_t width,
                               double eps, oar_dtype dtype, oar_module **module)
 {
@@ -68,7 +57,7 @@ static oar_status create_norm(const oar_module_class *kind, int64_t width,
     OARI_TRY(oar_module_create(kind, &made));
     ((norm *)oar_module_self(made))->eps = eps > 0 ? eps : 1e-5;
     return oari_layer_give(
-        add_params(made, width, dtype, kind == &layer_norm_class), made,
+        oari_layer_affine(made, dtype, width, kind == &layer_norm_class), made,
         module);
 }
 

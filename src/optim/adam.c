@@ -109,18 +109,22 @@ static void adam_describe(const oar_optim *optim, oar_optim_description *d)
 /* By whether the decay is decoupled, and by whether there is AMSGrad. */
 static const oari_optim_class classes[2][2] = {
     { { .name = "adam",
+        .step_name = "adam step",
         .state_name = { "exp_avg", "exp_avg_sq" },
         .move = adam_move,
         .describe = adam_describe },
       { .name = "adam",
+        .step_name = "adam step",
         .state_name = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
         .move = adam_move,
         .describe = adam_describe } },
     { { .name = "adamw",
+        .step_name = "adamw step",
         .state_name = { "exp_avg", "exp_avg_sq" },
         .move = adamw_move,
         .describe = adam_describe },
       { .name = "adamw",
+        .step_name = "adamw step",
         .state_name = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
         .move = adamw_move,
         .describe = adam_describe } },
@@ -145,6 +149,7 @@ static oar_status create_adam_over(int decoupled, int count,
 {
     oar_adam_opts o;
     const char *kind = classes[decoupled][0].name;
+    oari_optim_rule rule;
 
     /* Fills in the defaults. */
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
@@ -164,8 +169,9 @@ static oar_status create_adam_over(int decoupled, int count,
     OARI_TRY(fill_default(kind, "eps", o.no_eps, 1e-8, &o.eps));
     OARI_TRY(fill_default(kind, "decay", o.no_decay, decoupled ? 0.01 : 0,
                           &o.weight_decay));
-    OARI_TRY(oari_optim_make(&classes[decoupled][o.amsgrad != 0], o.lr,
-                             o.weight_decay, count, param, optim));
+    rule = (oari_optim_rule){ o.lr, o.weight_decay, o.master_weights };
+    OARI_TRY(oari_optim_make(&classes[decoupled][o.amsgrad != 0], &rule, count,
+                             param, optim));
     (*optim)->of.adam = o;
     return OAR_OK;
 }

@@ -9,24 +9,29 @@
 #include "optim/optim.h"
 #include "tensor/tensor.h"
 
+static oar_status check_limit(const char *what, double limit)
+{
+    if (!(limit >= 0))
+        return oari_fail(OAR_E_ARG, "%s to %g: below zero", what, limit);
+    return OAR_OK;
+}
+
 static oar_status check_grads(const char *what, int count,
-                              oar_tensor *const *param, double limit)
+                              oar_tensor *const *param)
 {
     if (count < 0 || (count > 0 && param == NULL))
         return oari_fail(OAR_E_ARG, "%s over %d parameters: none given", what,
                          count);
-    if (!(limit >= 0))
-        return oari_fail(OAR_E_ARG, "%s to %g: below zero", what, limit);
     for (int i = 0; i < count; i++) {
         const oar_tensor *grad = oar_tensor_grad(param[i]);
 
         if (param[i] == NULL)
             return oari_null(what);
-        if (grad != NULL && !oari_tensor_attached(grad))
-            return oari_fail(OAR_E_STATE,
-                             "%s: the storage of the gradient of a tensor %s "
-                             "is detached",
-                             what, oari_shape_text(param[i]->at.shape).text);
+        OARI_TRY(oari_check_guard(what, i, param[i]));
+        if (grad != NULL)
+            OARI_TRY(oari_check_not_read_only(what, grad));
+        else if (oar_tensor_requires_grad(param[i]))
+            OARI_TRY(oari_check_present(what, i, param[i]));
     }
     return OAR_OK;
 }
@@ -44,7 +49,8 @@ static oar_tensor *grad_of(oar_tensor *const *param, int i)
 oar_status oar_clip_grad_value(int count, oar_tensor *const *param,
                                double limit)
 {
-    OARI_TRY(check_grads("clip_grad_value", count, param, limit));
+    OARI_TRY(check_limit("clip_grad_value", limit));
+    OARI_TRY(check_grads("clip_grad_value", count, param));
     for (int i = 0; i < count; i++) {
         oar_tensor *grad = grad_of(param, i);
 
@@ -54,27 +60,59 @@ oar_status oar_clip_grad_value(int count, oar_tensor *const *param,
     return OAR_OK;
 }
 
-oar_status oar_clip_grad_norm(int count, oar_tensor *const *param, double limit,
-                              double *norm)
+/* Scales the gradients, which were checked. */
+static void scale_grads(int count, oar_tensor *const *param, double factor)
 {
-    const double guard = 1e-6; /* PyTorch's: keeps the result below limit */
-    double total, factor, sum = 0;
+    for (int i = 0; i < count; i++) {
+        oar_tensor *grad = grad_of(param, i);
 
-    OARI_TRY(check_grads("clip_grad_norm", count, param, limit));
+        if (grad != NULL)
+            oari_grad_scale(grad, factor);
+    }
+}
+
+static double sum_squares(int count, oar_tensor *const *param)
+{
+    double sum = 0;
+
     for (int i = 0; i < count; i++) {
         const oar_tensor *grad = grad_of(param, i);
 
         if (grad != NULL)
             sum += oari_grad_squares(grad);
     }
-    total = sqrt(sum);
-    factor = limit / (total + guard);
-    for (int i = 0; i < count && isfinite(total) && factor < 1; i++) {
-        oar_tensor *grad = grad_of(param, i);
+    return sum;
+}
 
-        if (grad != NULL)
-            oari_grad_scale(grad, factor);
-    }
+oar_status oar_grad_squares(int count, oar_tensor *const *param,
+                            double *squares)
+{
+    if (squares == NULL)
+        return oari_null("grad_squares");
+    OARI_TRY(check_grads("grad_squares", count, param));
+    *squares = sum_squares(count, param);
+    return OAR_OK;
+}
+
+oar_status oar_grad_scale(int count, oar_tensor *const *param, double factor)
+{
+    OARI_TRY(check_grads("grad_scale", count, param));
+    scale_grads(count, param, factor);
+    return OAR_OK;
+}
+
+oar_status oar_clip_grad_norm(int count, oar_tensor *const *param, double limit,
+                              double *norm)
+{
+    const double guard = 1e-6; /* PyTorch's: keeps the result below limit */
+    double total, factor;
+
+    OARI_TRY(check_limit("clip_grad_norm", limit));
+    OARI_TRY(check_grads("clip_grad_norm", count, param));
+    total = sqrt(sum_squares(count, param));
+    factor = limit / (total + guard);
+    if (isfinite(total) && factor < 1)
+        scale_grads(count, param, factor);
     if (norm != NULL)
         *norm = total;
     return OAR_OK;

@@ -65,11 +65,6 @@ static const finder odd = { odd_f32, odd_f64 };
 static const changer scale = { scale_f32, scale_f64 };
 static const changer clamp = { clamp_f32, clamp_f64 };
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static double find_in_grad(const finder *f, const oar_tensor *grad)
 {
     oar_dtype dtype = oar_tensor_dtype(grad);
@@ -83,7 +78,7 @@ static double find_in_grad(const finder *f, const oar_tensor *grad)
     if (dtype == OAR_F64)
         return f->f64(oar_tensor_const_data(grad), n, 0);
     for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t count = smaller(n - i, BLOCK);
+        int64_t count = n - i < BLOCK ? n - i : BLOCK;
 
         oari_convert(wide, OAR_F32, half + i, dtype, (size_t)count);
         found = f->f32(wide, count, found);
@@ -98,6 +93,7 @@ static void change_grad(const changer *c, oar_tensor *grad, double by)
     int64_t n = oar_tensor_count(grad);
     float wide[BLOCK];
 
+    oar_tensor_touch(grad);
     if (dtype == OAR_F32)
         c->f32(oar_tensor_data(grad), n, by);
     else if (dtype == OAR_F64)
@@ -105,7 +101,7 @@ static void change_grad(const changer *c, oar_tensor *grad, double by)
     if (dtype == OAR_F32 || dtype == OAR_F64)
         return;
     for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t count = smaller(n - i, BLOCK);
+        int64_t count = n - i < BLOCK ? n - i : BLOCK;
 
         oari_convert(wide, OAR_F32, half + i, dtype, (size_t)count);
         c->f32(wide, count, by);

@@ -4,6 +4,8 @@
  * before it moves the first: it happens whole or not at all. */
 #include "optim/optim.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/status.h"
@@ -26,17 +28,80 @@ static int find_param(const oar_optim *optim, const oar_tensor *tensor)
 static void drop_param(oari_optim_param *p)
 {
     oar_tensor_release(p->tensor);
-    for (int k = 0; k < OARI_OPTIM_STATES; k++)
+    for (int k = 0; k < OARI_OPTIM_SLOTS; k++)
         oar_tensor_release(p->state[k]);
 }
 
-static oar_status add_param(oar_optim *optim, oar_tensor *tensor)
+int oari_optim_states(const oar_optim *optim)
+{
+    int count = 0;
+
+    while (count < OARI_OPTIM_STATES && optim->kind->state_name[count] != NULL)
+        count++;
+    return count;
+}
+
+oar_status oari_check_guard(const char *what, int index,
+                            const oar_tensor *param)
+{
+    if (param->guard == NULL)
+        return OAR_OK;
+    return oari_fail(OAR_E_STATE, "%s of parameter %d, a tensor %s: %s", what,
+                     index, oari_shape_text(param->at.shape).text,
+                     param->guard);
+}
+
+oar_status oari_check_present(const char *what, int index,
+                              const oar_tensor *param)
+{
+    if (oari_tensor_attached(param))
+        return OAR_OK;
+    return oari_fail(OAR_E_STATE, "%s of parameter %d, a tensor %s %s", what,
+                     index, oari_shape_text(param->at.shape).text,
+                     oari_absence(param));
+}
+
+static oar_dtype state_dtype(const oar_tensor *param)
+{
+    return param->dtype == OAR_F64 ? OAR_F64 : OAR_F32;
+}
+
+/* Never lazy: a step writes to it. */
+static oar_tensor *make_state(const oar_tensor *param)
+{
+    int lazy = oar_lazy(0);
+    oar_tensor *made = oar_zeros(NULL, state_dtype(param), param->at.shape);
+
+    oar_lazy(lazy);
+    return made;
+}
+
+/* Gives a half parameter its f32 copy, behind the states of the rule, and a
+ * gradient in f32. */
+static oar_status add_master(oar_optim *optim, int index, oari_optim_param *p)
+{
+    oar_tensor **master = &p->state[oari_optim_states(optim)];
+
+    if (!optim->master_weights || !oari_dtype_is_half(p->tensor->dtype))
+        return OAR_OK;
+    OARI_TRY(oari_check_present(optim->kind->name, index, p->tensor));
+    *master = oar_empty(NULL, OAR_F32, p->tensor->at.shape);
+    if (*master == NULL)
+        return OAR_E_NOMEM;
+    p->master = *master;
+    OARI_TRY(oar_tensor_copy(*master, p->tensor));
+    return oar_tensor_set_grad_dtype(p->tensor, OAR_F32);
+}
+
+static oar_status add_param(oar_optim *optim, int index, oar_tensor *tensor)
 {
     oari_optim_param *p = &optim->param[optim->params];
-    oar_dtype dtype;
 
     if (tensor == NULL)
         return oari_null(optim->kind->name);
+    OARI_TRY(oari_check_guard(optim->kind->name, index, tensor));
+    if (oar_tensor_is_lazy(tensor))
+        OARI_TRY(oari_check_present(optim->kind->name, index, tensor));
     if (!oar_tensor_requires_grad(tensor))
         return oari_fail(
             OAR_E_ARG, "%s over a tensor %s that requires no gradient",
@@ -52,15 +117,12 @@ static oar_status add_param(oar_optim *optim, oar_tensor *tensor)
     optim->params++;
     *p = (oari_optim_param){ .tensor = oar_tensor_retain(tensor),
                              .group = optim->groups };
-    dtype = tensor->dtype == OAR_F64 ? OAR_F64 : OAR_F32;
-    for (int k = 0; k < OARI_OPTIM_STATES; k++) {
-        if (optim->kind->state_name[k] == NULL)
-            break;
-        p->state[k] = oar_zeros(NULL, dtype, tensor->at.shape);
+    for (int k = 0; k < oari_optim_states(optim); k++) {
+        p->state[k] = make_state(tensor);
         if (p->state[k] == NULL)
             return OAR_E_NOMEM;
     }
-    return OAR_OK;
+    return add_master(optim, index, p);
 }
 
 static oar_status add_group(oar_optim *optim, int count,
@@ -75,7 +137,7 @@ static oar_status add_group(oar_optim *optim, int count,
         oari_array_reserve(optim->group, optim->groups, optim->group_room, 1));
     status = OAR_OK;
     for (int i = 0; i < count && status == OAR_OK; i++)
-        status = add_param(optim, param[i]);
+        status = add_param(optim, i, param[i]);
     if (status != OAR_OK) {
         while (optim->params > before)
             drop_param(&optim->param[--optim->params]);
@@ -85,8 +147,8 @@ static oar_status add_group(oar_optim *optim, int count,
     return OAR_OK;
 }
 
-oar_status oari_optim_make(const oari_optim_class *kind, double lr,
-                           double weight_decay, int count,
+oar_status oari_optim_make(const oari_optim_class *kind,
+                           const oari_optim_rule *rule, int count,
                            oar_tensor *const *param, oar_optim **optim)
 {
     oar_optim *made;
@@ -102,8 +164,9 @@ oar_status oari_optim_make(const oari_optim_class *kind, double lr,
     if (made == NULL)
         return OAR_E_NOMEM;
     made->kind = kind;
-    made->lr = lr;
-    made->weight_decay = weight_decay;
+    made->lr = rule->lr;
+    made->weight_decay = rule->weight_decay;
+    made->master_weights = rule->master_weights != 0;
     status = add_group(made, count, param, (oari_optim_group){ 1, 1 });
     if (status != OAR_OK) {
         oar_optim_destroy(made);
@@ -178,39 +241,79 @@ oar_status oar_optim_add_group(oar_optim *optim, int count,
 
 /* ---- stepping ------------------------------------------------------------ */
 
-static oar_status check_attached(const oar_optim *optim, const oar_tensor *t)
+/* Checks what a step on parameter i, which has a gradient, reads and writes. */
+static oar_status check_written(const char *what, const oari_optim_param *p,
+                                const oar_tensor *grad, int scales)
 {
-    if (t == NULL || oari_tensor_attached(t))
-        return OAR_OK;
-    return oari_fail(OAR_E_STATE,
-                     "%s step on a tensor %s whose storage is detached",
-                     optim->kind->name, oari_shape_text(t->at.shape).text);
+    oar_dtype dtype = state_dtype(p->tensor);
+
+    OARI_TRY(oari_check_not_read_only(what, p->tensor));
+    if (p->state[0] != NULL && p->state[0]->dtype != dtype)
+        return oari_fail(OAR_E_STATE,
+                         "%s of a tensor %s that was rebased to %s: the state "
+                         "is %s",
+                         what, oari_shape_text(p->tensor->at.shape).text,
+                         oar_dtype_name(p->tensor->dtype),
+                         oar_dtype_name(p->state[0]->dtype));
+    if (!oari_tensor_attached(grad))
+        return oari_fail(OAR_E_STATE, "%s with a gradient %s %s", what,
+                         oari_shape_text(grad->at.shape).text,
+                         oari_absence(grad));
+    if (scales)
+        OARI_TRY(oari_check_not_read_only(what, grad));
+    for (int k = 0; k < OARI_OPTIM_SLOTS; k++)
+        if (p->state[k] != NULL)
+            OARI_TRY(oari_check_not_read_only(what, p->state[k]));
+    return OAR_OK;
 }
 
-oar_status oari_optim_ready(const oar_optim *optim)
+oar_status oari_optim_ready(const oar_optim *optim, int scales)
 {
+    const char *what = optim->kind->step_name;
+
     for (int i = 0; i < optim->params; i++) {
         const oari_optim_param *p = &optim->param[i];
         const oar_tensor *grad = oar_tensor_grad(p->tensor);
 
-        if (grad == NULL)
-            continue;
-        OARI_TRY(check_attached(optim, p->tensor));
-        OARI_TRY(check_attached(optim, grad));
-        for (int k = 0; k < OARI_OPTIM_STATES; k++)
-            OARI_TRY(check_attached(optim, p->state[k]));
+        OARI_TRY(oari_check_guard(what, i, p->tensor));
+        OARI_TRY(oari_check_present(what, i, p->tensor));
+        if (grad != NULL)
+            OARI_TRY(check_written(what, p, grad, scales));
     }
     return OAR_OK;
 }
 
-/* Moves numbers first .. first+count-1 of a half parameter: computes in f32 and
- * rounds once. */
+/* Where a half parameter is no longer its master rounded, somebody has written
+ * to it: the master takes those numbers over. */
+static void follow_param(float *master, const uint16_t *param, oar_dtype dtype,
+                         int64_t count)
+{
+    uint16_t rounded[BLOCK];
+
+    oari_convert(rounded, dtype, master, OAR_F32, (size_t)count);
+    if (memcmp(rounded, param, (size_t)count * sizeof *param) == 0)
+        return;
+    for (int64_t i = 0; i < count; i++)
+        if (rounded[i] != param[i])
+            oari_convert(&master[i], OAR_F32, &param[i], dtype, 1);
+}
+
+/* A half parameter that a step moves. */
+typedef struct half_param {
+    uint16_t *param;
+    oar_dtype dtype, grad_dtype;
+    const void *grad;
+    float *master; /* or NULL */
+    void *const *state;
+} half_param;
+
+/* Moves numbers first .. first+count-1: computes in f32, in the master if there
+ * is one, and rounds once. */
 static void move_half(const oar_optim *optim, const oari_step_rates *pace,
-                      const oari_param_chunk *all, int64_t first, int64_t count)
+                      const half_param *all, int64_t first, int64_t count)
 {
     float param[BLOCK], grad[BLOCK];
-    uint16_t *p = (uint16_t *)all->param + first;
-    const uint16_t *g = (const uint16_t *)all->grad + first;
+    uint16_t *p = all->param + first;
     oari_param_chunk part = {
         .dtype = OAR_F32, .count = count, .param = param, .grad = grad
     };
@@ -218,22 +321,48 @@ static void move_half(const oar_optim *optim, const oari_step_rates *pace,
     for (int k = 0; k < OARI_OPTIM_STATES; k++)
         if (all->state[k] != NULL)
             part.state[k] = (float *)all->state[k] + first;
-    oari_convert(param, OAR_F32, p, all->dtype, (size_t)count);
-    oari_convert(grad, OAR_F32, g, all->dtype, (size_t)count);
+    if (all->master != NULL) {
+        part.param = all->master + first;
+        follow_param(part.param, p, all->dtype, count);
+    } else {
+        oari_convert(param, OAR_F32, p, all->dtype, (size_t)count);
+    }
+    if (all->grad_dtype == OAR_F32)
+        part.grad = (const float *)all->grad + first;
+    else
+        oari_convert(grad, OAR_F32, (const uint16_t *)all->grad + first,
+                     all->grad_dtype, (size_t)count);
     optim->kind->move(optim, pace, &part);
-    oari_convert(p, all->dtype, param, OAR_F32, (size_t)count);
+    oari_convert(p, all->dtype, part.param, OAR_F32, (size_t)count);
 }
 
-static void move_stretch(const oar_optim *optim, const oari_step_rates *pace,
-                         const oari_param_chunk *s)
+/* Moves one parameter by its gradient. */
+static void move_param(const oar_optim *optim, const oari_optim_param *p,
+                       const oar_tensor *grad, const oari_step_rates *pace)
 {
-    if (!oari_dtype_is_half(s->dtype)) {
-        optim->kind->move(optim, pace, s);
+    oari_param_chunk s = { .dtype = oar_tensor_dtype(p->tensor),
+                           .count = oar_tensor_count(p->tensor) };
+    half_param half = { .dtype = s.dtype,
+                        .grad_dtype = oar_tensor_dtype(grad),
+                        .state = s.state };
+
+    s.param = oar_tensor_data(p->tensor);
+    s.grad = oar_tensor_const_data(grad);
+    for (int k = 0; k < oari_optim_states(optim); k++)
+        s.state[k] = oar_tensor_data(p->state[k]);
+    for (int k = 0; k < OARI_OPTIM_SLOTS; k++)
+        if (p->state[k] != NULL)
+            p->state[k]->storage->version++;
+    if (!oari_dtype_is_half(s.dtype)) {
+        optim->kind->move(optim, pace, &s);
         return;
     }
-    for (int64_t i = 0; i < s->count; i += BLOCK)
-        move_half(optim, pace, s, i,
-                  s->count - i < BLOCK ? s->count - i : BLOCK);
+    half.param = s.param;
+    half.grad = s.grad;
+    half.master = p->master != NULL ? oar_tensor_data(p->master) : NULL;
+    for (int64_t k = 0; k < s.count; k += BLOCK)
+        move_half(optim, pace, &half, k,
+                  s.count - k < BLOCK ? s.count - k : BLOCK);
 }
 
 oar_status oar_optim_on_step(oar_optim *optim, oar_optim_fn fn, void *arg,
@@ -253,7 +382,7 @@ oar_status oari_optim_begin_step(oar_optim *optim)
         if (status != OAR_OK)
             return oari_hook_failed("step", status);
     }
-    return oari_optim_ready(optim);
+    return oari_optim_ready(optim, 0);
 }
 
 void oari_optim_finish_step(oar_optim *optim)
@@ -266,16 +395,10 @@ void oari_optim_finish_step(oar_optim *optim)
                                  .decay =
                                      optim->weight_decay * group->decay_scale,
                                  .step = p->steps + 1 };
-        oari_param_chunk s = { .dtype = oar_tensor_dtype(p->tensor),
-                               .count = oar_tensor_count(p->tensor) };
 
         if (grad == NULL)
             continue;
-        s.param = oar_tensor_data(p->tensor);
-        s.grad = oar_tensor_data(grad);
-        for (int k = 0; k < OARI_OPTIM_STATES; k++)
-            s.state[k] = oar_tensor_data(p->state[k]);
-        move_stretch(optim, &pace, &s);
+        move_param(optim, p, grad, &pace);
         p->steps++;
         p->tensor->storage->version++;
     }

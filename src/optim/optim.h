@@ -9,16 +9,19 @@
 
 #include "tensor/hook.h"
 
-enum { OARI_OPTIM_STATES = 3 };
+/* States of a rule; behind them the master weights. */
+enum { OARI_OPTIM_STATES = 3, OARI_OPTIM_SLOTS = OARI_OPTIM_STATES + 1 };
 
 typedef struct oari_optim_group {
     double lr_scale, decay_scale;
 } oari_optim_group;
 
 typedef struct oari_optim_param {
-    oar_tensor *tensor;                   /* a reference */
-    oar_tensor *state[OARI_OPTIM_STATES]; /* what the kind asked for */
-    int64_t steps;                        /* taken so far */
+    oar_tensor *tensor;                  /* a reference */
+    oar_tensor *state[OARI_OPTIM_SLOTS]; /* what the kind asked for, then the
+                                            master; NULL past the last */
+    oar_tensor *master;                  /* one of the states, f32; or NULL */
+    int64_t steps;                       /* taken so far */
     int group;
 } oari_optim_param;
 
@@ -38,7 +41,7 @@ typedef struct oari_step_rates {
 } oari_step_rates;
 
 typedef struct oari_optim_class {
-    const char *name;
+    const char *name, *step_name; /* "adam", and "adam step" for errors */
     const char *state_name[OARI_OPTIM_STATES]; /* NULL past the last */
     void (*move)(const oar_optim *optim, const oari_step_rates *pace,
                  const oari_param_chunk *stretch);
@@ -49,6 +52,7 @@ typedef struct oari_optim_class {
 struct oar_optim {
     const oari_optim_class *kind;
     double lr, weight_decay;
+    int master_weights; /* of half parameters */
     int64_t steps;
     int params, groups;
     int64_t param_room, group_room;
@@ -63,20 +67,38 @@ struct oar_optim {
     } of;
 };
 
+/* What all rules are made with. */
+typedef struct oari_optim_rule {
+    double lr, weight_decay;
+    int master_weights;
+} oari_optim_rule;
+
 /* Makes an optimizer over these parameters, each once, in group 0. Its state is
- * made with it, of each parameter's shape, zero: f64 for f64, else f32. */
-oar_status oari_optim_make(const oari_optim_class *kind, double lr,
-                           double weight_decay, int count,
+ * made with it, of each parameter's shape, zero: f64 for f64, else f32; and the
+ * master weights. */
+oar_status oari_optim_make(const oari_optim_class *kind,
+                           const oari_optim_rule *rule, int count,
                            oar_tensor *const *param, oar_optim **optim);
+
+/* Returns how many states the rule keeps for each parameter. */
+int oari_optim_states(const oar_optim *optim);
 
 /* Gives an array of a module's parameters that are trained, in order. The
  * caller frees it. */
 oar_status oari_optim_list(const oar_module *module, int *count,
                            oar_tensor ***param);
 
-/* Checks that the data of every parameter with a gradient is there, else
+/* Check one parameter, number `index` of those that the call `what` was given:
+ * that it is not guarded, and that its data is there. OAR_E_STATE. */
+oar_status oari_check_guard(const char *what, int index,
+                            const oar_tensor *param);
+oar_status oari_check_present(const char *what, int index,
+                              const oar_tensor *param);
+
+/* Checks that every parameter has its data and is not guarded, and that what a
+ * step or, if `scales`, a scaler would write can be written, else
  * OAR_E_STATE. */
-oar_status oari_optim_ready(const oar_optim *optim);
+oar_status oari_optim_ready(const oar_optim *optim, int scales);
 
 /* A step in two halves. The first runs the hooks and checks as
  * oari_optim_ready does; the second moves the parameters and cannot fail. */

@@ -31,6 +31,7 @@ oar_status oar_optim_describe(const oar_optim *optim,
     d.kind = optim->kind->name;
     d.lr = optim->lr;
     d.weight_decay = optim->weight_decay;
+    d.master_weights = optim->master_weights;
     optim->kind->describe(optim, &d);
     return oari_struct_give(description, &d, sizeof d, "optimizer description");
 }
@@ -87,17 +88,20 @@ oar_status oar_optim_param_group(const oar_optim *optim, int index, int *group)
 
 const char *oar_optim_state_name(const oar_optim *optim, int slot)
 {
-    if (optim == NULL || slot < 0 || slot >= OARI_OPTIM_STATES)
+    if (optim == NULL || slot < 0)
         return NULL;
-    return optim->kind->state_name[slot];
+    if (slot < oari_optim_states(optim))
+        return optim->kind->state_name[slot];
+    return slot == oari_optim_states(optim) && optim->master_weights ? "master"
+                                                                     : NULL;
 }
 
 oar_tensor *oar_optim_state(oar_optim *optim, int index, int slot)
 {
     const oari_optim_param *p = param_of(optim, index);
 
-    return p != NULL && slot >= 0 && slot < OARI_OPTIM_STATES ? p->state[slot]
-                                                              : NULL;
+    return p != NULL && slot >= 0 && slot < OARI_OPTIM_SLOTS ? p->state[slot]
+                                                             : NULL;
 }
 
 int64_t oar_optim_steps(const oar_optim *optim)

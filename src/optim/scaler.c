@@ -104,7 +104,7 @@ oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim, int *finite)
     if (optim->unscaled_by != NULL)
         return oari_fail(OAR_E_STATE, "scaler_unscale of gradients that were "
                                       "unscaled already, before a step");
-    OARI_TRY(oari_optim_ready(optim));
+    OARI_TRY(oari_optim_ready(optim, 1));
     optim->was_finite = are_finite(optim);
     if (optim->was_finite)
         divide_grads(scaler, optim);
@@ -140,18 +140,33 @@ static oar_status end_step(oar_scaler *scaler, oar_optim *optim, int good,
     return OAR_OK;
 }
 
-oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim, int *stepped)
+oar_status oar_scaler_found(const oar_scaler *scaler, const oar_optim *optim,
+                            int *finite)
 {
-    if (scaler == NULL || optim == NULL)
-        return oari_null("scaler_step");
+    if (scaler == NULL || optim == NULL || finite == NULL)
+        return oari_null("scaler_found");
     if (optim->unscaled_by != NULL && optim->unscaled_by != scaler)
         return oari_fail(OAR_E_STATE, "scaler_step of gradients that another "
                                       "scaler has unscaled");
-    OARI_TRY(oari_optim_ready(optim));
-    return end_step(scaler, optim,
-                    optim->unscaled_by != NULL ? optim->was_finite
-                                               : are_finite(optim),
-                    stepped);
+    OARI_TRY(oari_optim_ready(optim, 1));
+    *finite =
+        optim->unscaled_by != NULL ? optim->was_finite : are_finite(optim);
+    return OAR_OK;
+}
+
+int oar_scaler_has_unscaled(const oar_scaler *scaler, const oar_optim *optim)
+{
+    return scaler != NULL && optim != NULL && optim->unscaled_by == scaler;
+}
+
+oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim, int *stepped)
+{
+    int finite;
+
+    if (scaler == NULL || optim == NULL)
+        return oari_null("scaler_step");
+    OARI_TRY(oar_scaler_found(scaler, optim, &finite));
+    return end_step(scaler, optim, finite, stepped);
 }
 
 oar_status oar_scaler_step_if(oar_scaler *scaler, oar_optim *optim, int finite,
@@ -166,6 +181,6 @@ oar_status oar_scaler_step_if(oar_scaler *scaler, oar_optim *optim, int finite,
         return oari_fail(OAR_E_STATE,
                          "scaler_step_if is told that all gradients were "
                          "finite, but on this rank they were not");
-    OARI_TRY(oari_optim_ready(optim));
+    OARI_TRY(oari_optim_ready(optim, 1));
     return end_step(scaler, optim, finite != 0, stepped);
 }

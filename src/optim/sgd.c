@@ -68,10 +68,12 @@ static void sgd_describe(const oar_optim *optim, oar_optim_description *d)
 }
 
 static const oari_optim_class plain_class = { .name = "sgd",
+                                              .step_name = "sgd step",
                                               .move = sgd_move,
                                               .describe = sgd_describe };
 static const oari_optim_class momentum_class = {
     .name = "sgd",
+    .step_name = "sgd step",
     .state_name = { "momentum_buffer" },
     .move = sgd_move,
     .describe = sgd_describe
@@ -81,6 +83,7 @@ oar_status oar_sgd_create_over(int count, oar_tensor *const *param,
                                const oar_sgd_opts *opts, oar_optim **optim)
 {
     oar_sgd_opts o;
+    oari_optim_rule rule;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     if (!(o.lr >= 0) || !(o.momentum >= 0) || !(o.weight_decay >= 0))
@@ -90,9 +93,10 @@ oar_status oar_sgd_create_over(int count, oar_tensor *const *param,
                          o.lr, o.momentum, o.weight_decay);
     if (o.nesterov && o.momentum == 0)
         return oari_fail(OAR_E_ARG, "sgd with nesterov needs a momentum");
+    rule = (oari_optim_rule){ o.lr > 0 ? o.lr : 0.01, o.weight_decay,
+                              o.master_weights };
     OARI_TRY(oari_optim_make(o.momentum > 0 ? &momentum_class : &plain_class,
-                             o.lr > 0 ? o.lr : 0.01, o.weight_decay, count,
-                             param, optim));
+                             &rule, count, param, optim));
     (*optim)->of.sgd = o;
     return OAR_OK;
 }

@@ -282,6 +282,13 @@ size_t oari_chunk_size(const oari_plan_request *req, size_t count,
     return chunk != 0 ? chunk : BLOCK;
 }
 
+size_t oari_stage_room(const oari_plan_request *req)
+{
+    size_t room = req->stage_bytes / req->element / BLOCK * BLOCK;
+
+    return room != 0 ? room : BLOCK;
+}
+
 /* ---- rings of ranks ------------------------------------------------------ */
 
 oari_rank_ring oari_ring_all(const oari_plan_request *req)

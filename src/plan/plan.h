@@ -107,6 +107,8 @@ typedef struct oari_plan_request {
     int mean;         /* and divides by their sum in the end */
     int promote;      /* a contribution must be promoted (widened, weighted) to
                          be a partial result */
+    int widens;       /* elements of the output are wider than those of the
+                         input: nothing finished can lie anywhere else */
     int canonical;    /* the caller wants the order of ranks */
     size_t count;     /* elements of the vector; with equal parts, of one part;
                          else of this rank's own part */
@@ -207,6 +209,10 @@ size_t oari_chunk_first(size_t count, size_t size, size_t index, size_t *got);
  * four at least, so that combining overlaps sending. */
 size_t oari_chunk_size(const oari_plan_request *req, size_t count,
                        size_t element);
+
+/* Returns the elements of a chunk in a bounce buffer: whole blocks of 64, at
+ * least one. */
+size_t oari_stage_room(const oari_plan_request *req);
 
 enum { OARI_WINDOW = 4 }; /* chunks in flight, in each direction */
 

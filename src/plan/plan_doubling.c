@@ -205,18 +205,6 @@ static range slices_of(const doubling *d, int number, int bit)
                     oari_slice_first(d->count, d->active, first + bit) - at };
 }
 
-static void swap_finished_slices(const doubling *d, int bit)
-{
-    int partner = d->me ^ bit, rank = rank_of(d, partner);
-    range theirs = slices_of(d, partner, bit), mine = slices_of(d, d->me, bit);
-    oari_location out = d->reduction->out;
-
-    oari_plan_recv(d->plan, rank, out.buffer, out.at + theirs.first,
-                   theirs.count);
-    oari_plan_send(d->plan, rank, out.buffer, out.at + mine.first, mine.count);
-    oari_plan_wait(d->plan);
-}
-
 void oari_plan_halving(const oari_plan_request *req, oari_plan *plan)
 {
     oari_plan_reduction reduction =
@@ -237,7 +225,16 @@ void oari_plan_halving(const oari_plan_request *req, oari_plan *plan)
                     slices_of(&d, d.me, bit), d.me < partner, bit == 1);
         d.mine = d.sum;
     }
-    for (int bit = 1; d.me >= 0 && bit < d.active; bit *= 2)
-        swap_finished_slices(&d, bit);
+    for (int bit = 1; d.me >= 0 && bit < d.active; bit *= 2) {
+        int partner = d.me ^ bit, rank = rank_of(&d, partner);
+        range theirs = slices_of(&d, partner, bit);
+        range mine = slices_of(&d, d.me, bit);
+
+        oari_plan_recv(plan, rank, reduction.out.buffer,
+                       reduction.out.at + theirs.first, theirs.count);
+        oari_plan_send(plan, rank, reduction.out.buffer,
+                       reduction.out.at + mine.first, mine.count);
+        oari_plan_wait(plan);
+    }
     send_result_to_pairs(&d);
 }

@@ -5,26 +5,18 @@
  * chunk every rail has room of its own. */
 #include "plan/plan_levels.h"
 
-enum { BLOCK = 64 };
-
 /* ---- through the bounce buffer ------------------------------------------- */
-
-static size_t chunk_room(const oari_levels *l)
-{
-    size_t room = l->req->stage_bytes / l->req->element / BLOCK * BLOCK;
-
-    return room != 0 ? room : BLOCK;
-}
 
 static size_t rail_room(const oari_levels *l)
 {
-    return chunk_room(l) / (size_t)l->rails;
+    return oari_stage_room(l->req) / (size_t)l->rails;
 }
 
 /* Returns where a rail's part of the current chunk lies. */
 static size_t rail_bounce(const oari_levels *l, int rail)
 {
-    return l->chunks % 3 * chunk_room(l) + (size_t)rail * rail_room(l);
+    return l->chunks % 3 * oari_stage_room(l->req) +
+           (size_t)rail * rail_room(l);
 }
 
 /* Returns how many of [at, at + count) are in piece `index` of a share. */
@@ -41,19 +33,6 @@ static size_t overlap(const oari_levels *l, size_t at, size_t count,
 
 /* ---- collect ------------------------------------------------------------- */
 
-static void copy_in_inputs(const oari_levels *l, int rail, size_t index)
-{
-    oari_rail_walk w = oari_rail_begin();
-
-    while (oari_rail_next(l, rail, &w)) {
-        size_t skip, count = overlap(l, w.now.at, w.now.count, index, &skip);
-        size_t in = w.now.at + skip - index * rail_room(l);
-        if (count != 0)
-            oari_plan_copy(l->plan, OARI_BOUNCE, rail_bounce(l, rail) + in,
-                           OARI_IN, -1, w.now.first + skip, count);
-    }
-}
-
 static void collect_staged(oari_levels *l)
 {
     size_t room = rail_room(l), longest = 0, count;
@@ -62,8 +41,19 @@ static void collect_staged(oari_levels *l)
         if (oari_rail_share(l, rail) > longest)
             longest = oari_rail_share(l, rail);
     for (size_t i = 0; i < (longest + room - 1) / room; i++, l->chunks++) {
-        for (int rail = 0; rail < l->rails; rail++)
-            copy_in_inputs(l, rail, i);
+        for (int rail = 0; rail < l->rails; rail++) {
+            oari_rail_walk w = oari_rail_begin();
+
+            while (oari_rail_next(l, rail, &w)) {
+                size_t skip, n = overlap(l, w.now.at, w.now.count, i, &skip);
+                size_t in = w.now.at + skip - i * room;
+
+                if (n != 0)
+                    oari_plan_copy(l->plan, OARI_BOUNCE,
+                                   rail_bounce(l, rail) + in, OARI_IN, -1,
+                                   w.now.first + skip, n);
+            }
+        }
         oari_plan_sync(l->plan, 0, 0);
         if (!oari_is_on_rail(l))
             continue;
@@ -216,7 +206,7 @@ void oari_host_deliver(oari_levels *l)
 static void gather_staged(oari_levels *l)
 {
     oari_partition row = oari_partition_parts(l->req);
-    size_t longest = 0, room = chunk_room(l), count, at;
+    size_t longest = 0, room = oari_stage_room(l->req), count, at;
 
     for (int i = 0; i < l->locals; i++) {
         count = oari_partition_count(&row, oari_rank_at(l->req, l->host, i));

@@ -67,7 +67,7 @@ int oari_has_levels(const oari_plan_request *req)
 {
     int hosts;
 
-    if (req->hosts == NULL || req->object)
+    if (req->hosts == NULL || req->object || req->widens)
         return 0;
     hosts = hosts_of(req);
     return hosts > 1 && hosts < req->ranks && hosts <= MAX_HOSTS;
@@ -205,24 +205,10 @@ static void move_parts_of(const oari_levels *l, int host, int peer, int sending)
             oari_plan_recv(l->plan, peer, OARI_OUT, w.now.first, w.now.count);
 }
 
-/* A ring of hosts. */
-static void all_gather_across(const oari_levels *l)
-{
-    int n = l->hosts, me = l->host;
-    int ahead = oari_rank_at(l->req, (me + 1) % n, l->local);
-    int behind = oari_rank_at(l->req, (me - 1 + n) % n, l->local);
-
-    for (int k = 0; k < n - 1; k++) {
-        move_parts_of(l, (me - k - 1 + n) % n, behind, 0);
-        move_parts_of(l, (me - k + n) % n, ahead, 1);
-        oari_plan_wait(l->plan);
-    }
-}
-
 static void go_across(const oari_levels *l)
 {
     const oari_plan_request *req = l->req;
-    int rank[MAX_HOSTS];
+    int rank[MAX_HOSTS], n = l->hosts, me = l->host, ahead, behind;
     oari_rank_ring ring;
 
     if (!oari_is_on_rail(l))
@@ -231,7 +217,15 @@ static void go_across(const oari_levels *l)
     case OAR_COLL_ALL_REDUCE: all_reduce_across(l); break;
     case OAR_COLL_REDUCE: reduce_across(l); break;
     case OAR_COLL_REDUCE_SCATTER: reduce_scatter_across(l); break;
-    case OAR_COLL_ALL_GATHER: all_gather_across(l); break;
+    case OAR_COLL_ALL_GATHER: /* a ring of hosts */
+        ahead = oari_rank_at(req, (me + 1) % n, l->local);
+        behind = oari_rank_at(req, (me - 1 + n) % n, l->local);
+        for (int k = 0; k < n - 1; k++) {
+            move_parts_of(l, (me - k - 1 + n) % n, behind, 0);
+            move_parts_of(l, (me - k + n) % n, ahead, 1);
+            oari_plan_wait(l->plan);
+        }
+        break;
     case OAR_COLL_BROADCAST:
         ring = rail_ring(l, l->root_host, rank);
         oari_tree_broadcast(

@@ -171,17 +171,6 @@ static void post_message(const ring_plan *r, oari_plan *plan, size_t message)
                    from.at, sent);
 }
 
-static void add_my_version(const ring_plan *r, oari_plan *plan, size_t message)
-{
-    int round = (int)(message / r->chunks), last = round == r->sum_rounds - 1;
-    size_t count, at = chunk_of(r, slice_received(r, round), message, &count);
-    oari_location sum = sum_of(r, message);
-
-    if (round < r->sum_rounds)
-        oari_plan_combine(plan, last ? finished(r, at) : sum, sum,
-                          my_version(r, at), last, count);
-}
-
 /* ---- all of them --------------------------------------------------------- */
 
 static void go_around(const ring_plan *r, oari_plan *plan)
@@ -191,8 +180,16 @@ static void go_around(const ring_plan *r, oari_plan *plan)
 
     for (size_t m = 0; m < messages + r->lag; m++) {
         if (m >= r->lag) {
+            size_t message = m - r->lag, count, at;
+            int round = (int)(message / r->chunks);
+            int last = round == r->sum_rounds - 1;
+            oari_location sum = sum_of(r, message);
+
             oari_plan_wait_until(plan, posted[m % r->lag]);
-            add_my_version(r, plan, m - r->lag);
+            at = chunk_of(r, slice_received(r, round), message, &count);
+            if (round < r->sum_rounds)
+                oari_plan_combine(plan, last ? finished(r, at) : sum, sum,
+                                  my_version(r, at), last, count);
         }
         if (m < messages)
             post_message(r, plan, m);

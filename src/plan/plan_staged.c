@@ -18,20 +18,10 @@
  */
 #include "plan/planners.h"
 
-enum { BLOCK = 64 };
-
-/* Returns the elements of a chunk: whole blocks of 64, at least one. */
-static size_t chunk_room(const oari_plan_request *req)
-{
-    size_t room = req->stage_bytes / req->element / BLOCK * BLOCK;
-
-    return room != 0 ? room : BLOCK;
-}
-
 /* Returns where chunk `index` lies in a bounce buffer. */
 static size_t bounce_at(const oari_plan_request *req, size_t index)
 {
-    return index % 3 * chunk_room(req);
+    return index % 3 * oari_stage_room(req);
 }
 
 static size_t chunks_of(size_t count, size_t size)
@@ -43,7 +33,8 @@ static size_t chunks_of(size_t count, size_t size)
 static void copy_in(const oari_plan_request *req, oari_plan *plan, size_t of,
                     size_t index)
 {
-    size_t count, at = oari_chunk_first(of, chunk_room(req), index, &count);
+    size_t count,
+        at = oari_chunk_first(of, oari_stage_room(req), index, &count);
 
     oari_plan_copy(plan, OARI_BOUNCE, bounce_at(req, index), OARI_IN, -1, at,
                    count);
@@ -54,7 +45,7 @@ static void copy_in_for_others(const oari_plan_request *req, oari_plan *plan,
                                size_t index)
 {
     size_t count,
-        at = oari_chunk_first(req->count, chunk_room(req), index, &count);
+        at = oari_chunk_first(req->count, oari_stage_room(req), index, &count);
     size_t mine = oari_slice_first(count, req->ranks, req->rank);
     size_t after = mine + oari_slice_count(count, req->ranks, req->rank);
     size_t bounce = bounce_at(req, index);
@@ -69,8 +60,8 @@ static void copy_in_for_others(const oari_plan_request *req, oari_plan *plan,
 static void combine_slice(const oari_plan_request *req, oari_plan *plan,
                           size_t index)
 {
-    size_t count,
-        first = oari_chunk_first(req->count, chunk_room(req), index, &count);
+    size_t count, first = oari_chunk_first(req->count, oari_stage_room(req),
+                                           index, &count);
     size_t at = oari_slice_first(count, req->ranks, req->rank);
     size_t bounce = bounce_at(req, index) + at;
     oari_step step = { .kind = OARI_REDUCE,
@@ -92,24 +83,10 @@ static void combine_slice(const oari_plan_request *req, oari_plan *plan,
         oari_plan_step(plan, step);
 }
 
-static void fetch_slices(const oari_plan_request *req, oari_plan *plan,
-                         size_t index)
-{
-    size_t count,
-        first = oari_chunk_first(req->count, chunk_room(req), index, &count);
-
-    for (int step = 1; step < req->ranks; step++) {
-        int peer = (req->rank + step) % req->ranks;
-        size_t at = oari_slice_first(count, req->ranks, peer);
-        oari_plan_copy(plan, OARI_OUT, first + at, OARI_BOUNCE, peer,
-                       bounce_at(req, index) + at,
-                       oari_slice_count(count, req->ranks, peer));
-    }
-}
-
 static void reduce_vector(const oari_plan_request *req, oari_plan *plan)
 {
-    size_t total = chunks_of(req->count, chunk_room(req));
+    size_t room = oari_stage_room(req), first, count;
+    size_t total = chunks_of(req->count, room);
 
     copy_in_for_others(req, plan, 0);
     oari_plan_sync(plan, 0, 0);
@@ -117,8 +94,17 @@ static void reduce_vector(const oari_plan_request *req, oari_plan *plan)
         combine_slice(req, plan, c);
         copy_in_for_others(req, plan, c + 1);
         oari_plan_sync(plan, 0, 0);
-        if (req->root < 0 || req->rank == req->root)
-            fetch_slices(req, plan, c);
+        if (req->root >= 0 && req->rank != req->root)
+            continue;
+        first = oari_chunk_first(req->count, room, c, &count);
+        for (int step = 1; step < req->ranks; step++) {
+            int peer = (req->rank + step) % req->ranks;
+            size_t at = oari_slice_first(count, req->ranks, peer);
+
+            oari_plan_copy(plan, OARI_OUT, first + at, OARI_BOUNCE, peer,
+                           bounce_at(req, c) + at,
+                           oari_slice_count(count, req->ranks, peer));
+        }
     }
 }
 
@@ -130,7 +116,8 @@ static void fetch_of_row(const oari_plan_request *req, oari_plan *plan,
                          int from, size_t index, size_t first, size_t count,
                          size_t to)
 {
-    size_t begin = index * chunk_room(req), end = begin + chunk_room(req);
+    size_t begin = index * oari_stage_room(req),
+           end = begin + oari_stage_room(req);
     size_t low = first > begin ? first : begin;
     size_t high = first + count < end ? first + count : end;
 
@@ -148,7 +135,7 @@ static void share_row(const oari_plan_request *req, oari_plan *plan)
     size_t count = scatter ? oari_partition_count(&row, req->rank) : req->count;
     size_t whole =
         scatter ? oari_partition_first(&row, req->ranks) : req->count;
-    size_t total = chunks_of(whole, chunk_room(req));
+    size_t total = chunks_of(whole, oari_stage_room(req));
 
     if (root && scatter)
         oari_plan_copy(plan, OARI_OUT, 0, OARI_IN, -1, first, count);
@@ -166,7 +153,8 @@ static void gather_parts(const oari_plan_request *req, oari_plan *plan)
 {
     oari_partition row = oari_partition_parts(req);
     size_t mine = oari_partition_count(&row, req->rank);
-    size_t total = chunks_of(oari_partition_longest(&row), chunk_room(req));
+    size_t total =
+        chunks_of(oari_partition_longest(&row), oari_stage_room(req));
     int takes = req->kind == OAR_COLL_ALL_GATHER || req->rank == req->root;
 
     if (takes)
@@ -179,7 +167,7 @@ static void gather_parts(const oari_plan_request *req, oari_plan *plan)
             int peer = (req->rank + step) % req->ranks;
             size_t count,
                 at = oari_chunk_first(oari_partition_count(&row, peer),
-                                      chunk_room(req), i, &count);
+                                      oari_stage_room(req), i, &count);
             oari_plan_copy(plan, OARI_OUT,
                            oari_partition_first(&row, peer) + at, OARI_BOUNCE,
                            peer, bounce_at(req, i), count);
@@ -262,7 +250,8 @@ static void reduce_of_rows(const oari_plan_request *req, oari_plan *plan,
                            size_t index)
 {
     oari_partition row = oari_partition_parts(req);
-    size_t begin = index * chunk_room(req), end = begin + chunk_room(req);
+    size_t begin = index * oari_stage_room(req),
+           end = begin + oari_stage_room(req);
     size_t first = oari_partition_first(&row, req->rank);
     size_t last = oari_partition_first(&row, req->rank + 1);
     size_t low = first > begin ? first : begin, high = last < end ? last : end;
@@ -279,7 +268,7 @@ static void trade_parts(const oari_plan_request *req, oari_plan *plan)
     int all_to_all = req->kind == OAR_COLL_ALL_TO_ALL;
     size_t longest = all_to_all && req->ragged ? req->longest_part
                                                : oari_partition_longest(&row);
-    size_t each = chunk_room(req) / (size_t)req->ranks; /* of every part */
+    size_t each = oari_stage_room(req) / (size_t)req->ranks; /* of every part */
     size_t room = each >= 16 ? each / 16 * 16 : each, total;
 
     if (all_to_all)
@@ -288,7 +277,7 @@ static void trade_parts(const oari_plan_request *req, oari_plan *plan)
                        oari_partition_count(&row, req->rank));
     total = room != 0
                 ? chunks_of(longest, room)
-                : chunks_of(longest * (size_t)req->ranks, chunk_room(req));
+                : chunks_of(longest * (size_t)req->ranks, oari_stage_room(req));
     for (size_t i = 0; i < total; i++) {
         if (room != 0)
             copy_in_pieces(req, plan, room, i);

@@ -7,7 +7,8 @@
  * message of a later call shows it. Only the driver touches a history.
  *
  * A monitored barrier that waits takes the place of the next collective, as
- * long as none begins; it leaves nothing behind.
+ * long as none begins; it leaves nothing behind but their count, by which a
+ * rank that still waits in one knows those that have left it.
  */
 #ifndef OARI_RECORD_HISTORY_H
 #define OARI_RECORD_HISTORY_H
@@ -26,12 +27,15 @@ typedef struct oari_history_entry {
 } oari_history_entry;
 
 typedef struct oari_history {
-    uint64_t number;           /* of the newest; 0: none yet */
-    uint64_t link;             /* of the newest */
-    uint64_t room;             /* of the ring, a power of two; 0: only links */
-    oari_history_entry *ring;  /* by number */
+    uint64_t number;          /* of the newest; 0: none yet */
+    uint64_t link;            /* of the newest */
+    uint64_t room;            /* of the ring, a power of two; 0: only links */
+    oari_history_entry *ring; /* by number */
+    uint64_t *key; /* by number, where the form has OARI_FORM_KEY; NULL: none */
+    uint64_t monitored_count;  /* monitored barriers begun so far */
     uint64_t monitored_number; /* of a monitored barrier that waits; 0: none */
     oari_history_entry monitored;
+    uint64_t monitored_key;
 } oari_history;
 
 static inline uint64_t oari_history_link(const oari_history *h,
@@ -56,6 +60,14 @@ static inline uint64_t oari_history_add(oari_history *h, uint64_t number,
         h->ring[number & (h->room - 1)] =
             (oari_history_entry){ link, sequence << 8 | form };
     return link;
+}
+
+/* Enters the key of the newest collective. */
+static inline void oari_history_set_key(oari_history *h, uint64_t number,
+                                        uint64_t key)
+{
+    if (h->room != 0 && h->key != NULL)
+        h->key[number & (h->room - 1)] = key;
 }
 
 /* Enters a monitored barrier that begins to wait. */
@@ -85,6 +97,14 @@ static inline const oari_history_entry *oari_history_find(const oari_history *h,
     if (number == 0 || number > h->number || h->number - number >= h->room)
         return NULL;
     return &h->ring[number & (h->room - 1)];
+}
+
+/* Returns the key of a collective that oari_history_find has found. */
+static inline uint64_t oari_history_key(const oari_history *h, uint64_t number)
+{
+    if (number == h->number + 1 && number == h->monitored_number)
+        return h->monitored_key;
+    return h->key != NULL ? h->key[number & (h->room - 1)] : 0;
 }
 
 #endif

@@ -56,6 +56,15 @@ static void add_site(oari_text_line *to, const oari_report_entry *t)
         oari_text_add(to, " (\"%s\")", t->label);
 }
 
+/* Returns the dtype of the input: the output's, or narrower. */
+static const char *input_name(const oari_report_entry *t)
+{
+    return oar_dtype_name(t->form & OARI_FORM_FROM_F16 ? OAR_F16
+                          : t->form & OARI_FORM_FROM_BF16
+                              ? OAR_BF16
+                              : (oar_dtype)t->dtype);
+}
+
 /* Adds a call: `reduce of 5 f32 sum to 0 at a.c:31 ("loss")`. A root is "from"
  * or "to", as the data goes. */
 static void add_call(oari_text_line *to, const oari_report_entry *t)
@@ -87,11 +96,6 @@ static void add_call(oari_text_line *to, const oari_report_entry *t)
 
 /* ---- making -------------------------------------------------------------- */
 
-static void copy_text(char *to, size_t room, const char *from)
-{
-    snprintf(to, room, "%s", from);
-}
-
 static void fill_entry(const oar_record *r, uint32_t form, oari_report_entry *t)
 {
     t->sequence = r->sequence;
@@ -101,8 +105,8 @@ static void fill_entry(const oar_record *r, uint32_t form, oari_report_entry *t)
     t->dtype = (int32_t)r->dtype;
     t->root = r->root;
     t->form = form;
-    copy_text(t->site, sizeof t->site, r->site);
-    copy_text(t->label, sizeof t->label, r->label);
+    snprintf(t->site, sizeof t->site, "%s", r->site);
+    snprintf(t->label, sizeof t->label, "%s", r->label);
 }
 
 void oari_record_text(const oar_record *record, char *text, size_t bytes)
@@ -123,6 +127,8 @@ void oari_op_report_make(const oari_history *history, const void *recorder,
     memset(account, 0, sizeof *account);
     account->number = number;
     account->newest = history->number;
+    account->monitored_count = history->monitored_count;
+    account->monitored_number = history->monitored_number;
     account->rank = rank;
     account->about = -1;
     account->pid = getpid();
@@ -144,6 +150,8 @@ void oari_op_report_make(const oari_history *history, const void *recorder,
         t->root = -1;
         if (oari_recorder_by_sequence(recorder, t->sequence, &r) == OAR_OK)
             fill_entry(&r, past->what & 0xff, t);
+        if ((past->what & OARI_FORM_KEY) != 0)
+            t->key = oari_history_key(history, at);
     }
 }
 
@@ -196,6 +204,26 @@ static const oari_report_entry *find_entry(const oari_op_report *a,
                : NULL;
 }
 
+static int is_waiting(const oari_op_report *a, const oari_report_entry *t)
+{
+    return t->number == a->monitored_number;
+}
+
+/* Returns whether two ranks called different collectives. A rank that waits in
+ * a monitored barrier and one that has left that barrier did not: not all ranks
+ * leave it at once. */
+static int entries_differ(const oari_op_report *a, const oari_report_entry *x,
+                          const oari_op_report *b, const oari_report_entry *y)
+{
+    if (x->link == y->link)
+        return 0;
+    if (is_waiting(a, x) && !is_waiting(b, y))
+        return b->monitored_count < a->monitored_count;
+    if (is_waiting(b, y) && !is_waiting(a, x))
+        return a->monitored_count < b->monitored_count;
+    return 1;
+}
+
 uint64_t oari_op_report_differs(const oari_op_report *a,
                                 const oari_op_report *b)
 {
@@ -205,7 +233,7 @@ uint64_t oari_op_report_differs(const oari_op_report *a,
 
     for (uint64_t n = first; n <= last; n++) {
         const oari_report_entry *x = find_entry(a, n), *y = find_entry(b, n);
-        if (x != NULL && y != NULL && x->link != y->link)
+        if (x != NULL && y != NULL && entries_differ(a, x, b, y))
             return n;
     }
     return 0;
@@ -218,27 +246,27 @@ typedef struct pair {
     const oari_report_entry *told[2];
 } pair;
 
-/* Finds the lowest rank with an entry for a collective, and the lowest that
- * differs from it. */
+/* Finds the lowest rank with an entry for a collective from which another rank
+ * differs, and the lowest such rank. */
 static int find_pair(const oari_op_report *const *account, int ranks,
                      uint64_t number, pair *p)
 {
-    p->told[0] = NULL;
-    for (int r = 0; r < ranks; r++) {
-        const oari_report_entry *t =
-            account[r] != NULL ? find_entry(account[r], number) : NULL;
-        if (t == NULL)
-            continue;
-        if (p->told[0] == NULL) {
-            p->rank[0] = r;
-            p->by[0] = account[r];
-            p->told[0] = t;
-        } else if (t->link != p->told[0]->link) {
-            p->rank[1] = r;
-            p->by[1] = account[r];
-            p->told[1] = t;
+    for (int first = 0; first < ranks; first++) {
+        const oari_op_report *a = account[first];
+        const oari_report_entry *x = a != NULL ? find_entry(a, number) : NULL;
+
+        for (int r = first + 1; r < ranks && x != NULL; r++) {
+            const oari_op_report *b = account[r];
+            const oari_report_entry *y =
+                b != NULL ? find_entry(b, number) : NULL;
+
+            if (y == NULL || !entries_differ(a, x, b, y))
+                continue;
+            *p = (pair){ { first, r }, { a, b }, { x, y } };
             return 1;
         }
+        if (x != NULL && !is_waiting(a, x))
+            return 0; /* no other pair differs either */
     }
     return 0;
 }
@@ -266,6 +294,11 @@ static int add_fields(oari_text_line *to, const oari_report_entry *t,
     if (t->op != other->op)
         oari_text_add(to, "%sop %s", n++ ? ", " : "",
                       oar_reduce_op_name((oar_reduce_op_kind)t->op));
+    if ((t->form ^ other->form) & (OARI_FORM_FROM_F16 | OARI_FORM_FROM_BF16))
+        oari_text_add(to, "%sinput %s", n++ ? ", " : "", input_name(t));
+    if (t->key != other->key)
+        oari_text_add(to, "%skey %llu", n++ ? ", " : "",
+                      (unsigned long long)t->key);
     if (t->root != other->root)
         oari_text_add(to, "%sroot %d", n++ ? ", " : "", t->root);
     if ((t->form ^ other->form) & OARI_FORM_CANONICAL)
@@ -349,12 +382,12 @@ static void sign_error(oar_error *record, const oari_op_report *by, int peer,
     record->rank = by->rank;
     record->peer = peer;
     record->pid = by->pid;
-    copy_text(record->host, sizeof record->host, by->host);
+    snprintf(record->host, sizeof record->host, "%s", by->host);
     record->sequence = t->sequence;
-    copy_text(record->operation, sizeof record->operation,
-              oar_coll_name((oar_coll)t->kind));
-    copy_text(record->site, sizeof record->site, t->site);
-    copy_text(record->label, sizeof record->label, t->label);
+    snprintf(record->operation, sizeof record->operation, "%s",
+             oar_coll_name((oar_coll)t->kind));
+    snprintf(record->site, sizeof record->site, "%s", t->site);
+    snprintf(record->label, sizeof record->label, "%s", t->label);
 }
 
 static void judge_pair(const oari_op_report *const *account, int ranks,

@@ -26,6 +26,7 @@ typedef struct oari_report_entry {
     uint64_t sequence, count;
     int32_t kind, op, dtype, root;
     uint32_t form; /* OARI_FORM_ bits */
+    uint64_t key;  /* 0: none */
     char site[96]; /* "": no longer recorded */
     char label[64];
 } oari_report_entry;
@@ -39,7 +40,9 @@ typedef enum oari_op_report_kind {
 typedef struct oari_op_report {
     uint64_t number; /* of the collective it is about: its newest entry */
     uint64_t newest; /* number that the rank has begun */
-    uint32_t kind;   /* oari_op_report_kind */
+    uint64_t monitored_count;  /* monitored barriers that the rank has begun */
+    uint64_t monitored_number; /* of the one it waits in; 0: none */
+    uint32_t kind;             /* oari_op_report_kind */
     int32_t rank;
     int32_t about;      /* a claim: the rank it is about; -1: no claim */
     uint32_t elsewhere; /* `last` is on another group */

@@ -20,13 +20,16 @@ typedef struct oari_operation {
     unsigned char is_object; /* the form in _bytes */
 } oari_operation;
 
-/* The form of a call, beyond its kind. */
+/* The form of a call, beyond its kind: eight bits. */
 enum {
-    OARI_FORM_PARTS = 1,     /* the form in _v */
-    OARI_FORM_OBJECT = 2,    /* the form in _bytes */
-    OARI_FORM_CANONICAL = 4, /* in the order of ranks */
-    OARI_FORM_DEVICE = 8,    /* on device memory */
-    OARI_FORM_MONITORED = 16 /* a monitored barrier */
+    OARI_FORM_PARTS = 1,      /* the form in _v */
+    OARI_FORM_OBJECT = 2,     /* the form in _bytes */
+    OARI_FORM_CANONICAL = 4,  /* in the order of ranks */
+    OARI_FORM_DEVICE = 8,     /* on device memory */
+    OARI_FORM_MONITORED = 16, /* a monitored barrier */
+    OARI_FORM_KEY = 32,       /* with a key (oar_call_opts) */
+    OARI_FORM_FROM_F16 = 64,  /* a narrower input: of f16 ... */
+    OARI_FORM_FROM_BF16 = 128 /* ... or bf16 */
 };
 
 static inline int oari_kind_reduces(oar_coll kind)

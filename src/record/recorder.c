@@ -66,14 +66,6 @@ oar_status oari_recorder_make(const oari_ring_owner *owner,
     return OAR_OK;
 }
 
-oar_status oari_recorder_create(const char *group, int rank, int ranks,
-                                oari_recorder **recorder)
-{
-    oari_ring_owner owner = { .group = group, .rank = rank, .ranks = ranks };
-
-    return oari_recorder_make(&owner, recorder);
-}
-
 oari_recorder *oari_recorder_retain(oari_recorder *recorder)
 {
     atomic_fetch_add(&recorder->holders, 1);

@@ -21,9 +21,6 @@ typedef struct oari_ring_view {
 /* Takes a ring in the recorder file of this process. */
 oar_status oari_recorder_make(const oari_ring_owner *owner,
                               oari_recorder **recorder);
-/* Takes a ring for a rank that is a process, on a backend without a name. */
-oar_status oari_recorder_create(const char *group, int rank, int ranks,
-                                oari_recorder **recorder);
 /* Adds a holder, which has to destroy the recorder too. */
 oari_recorder *oari_recorder_retain(oari_recorder *recorder);
 /* Drops a holder; the last one ends the ring. NULL is fine. */

@@ -127,27 +127,20 @@ oar_status oari_recorder_newest(const void *base, int index, oar_record *record)
 
 /* ---- the ring of a peer -------------------------------------------------- */
 
-/* Returns whether a descriptor has a ring at that place that cannot go away: a
- * memfd must be sealed against shrinking; a named file of ours never shrinks,
- * it is replaced. */
-static int has_ring_at(int fd, uint64_t at)
-{
-    struct stat info;
-    int seals = fcntl(fd, F_GET_SEALS);
-
-    return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-           at % OARI_FILE_UNIT == 0 && at < OARI_FILE_BYTES &&
-           info.st_size >= (off_t)(at + OARI_FILE_UNIT) &&
-           (seals < 0 || (seals & F_SEAL_SHRINK) != 0);
-}
-
 oar_status oari_recorder_map(int fd, uint64_t at, const void **base)
 {
+    int seals = fcntl(fd, F_GET_SEALS);
+    struct stat info;
     oar_status status;
     oari_ring_view *view;
     oari_ring *ring;
 
-    if (!has_ring_at(fd, at))
+    /* The ring must not go away: a memfd must be sealed against shrinking; a
+     * named file of ours never shrinks, it is replaced. */
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) ||
+        at % OARI_FILE_UNIT != 0 || at >= OARI_FILE_BYTES ||
+        info.st_size < (off_t)(at + OARI_FILE_UNIT) ||
+        (seals >= 0 && (seals & F_SEAL_SHRINK) == 0))
         return oari_fail(OAR_E_DATA,
                          "a peer's descriptor has no recorder ring");
     if ((view = oari_alloc(1, sizeof *view)) == NULL)

@@ -281,20 +281,6 @@ static void note_close(int box)
         noted--;
 }
 
-/* Returns whether a rank is left. A process may live on after it has closed its
- * recorder file, and is not seen to end then, so this has to be asked. */
-static int some_rank_lives(void)
-{
-    oari_recorder_head head;
-
-    for (int r = 0; r < OARI_MEMBERS; r++)
-        if (boxes[r] != 0 && read_head(boxes[r], &head) &&
-            atomic_load(&head.owner) > 0 &&
-            kill((pid_t)atomic_load(&head.owner), 0) == 0)
-            return 1;
-    return 0;
-}
-
 /* ---- watching ------------------------------------------------------------ */
 
 /* Takes the events of the folder; returns 0 if the folder is gone. */
@@ -329,13 +315,20 @@ static int take_events(int folder, int fd)
  * answered when all is written that happened before. */
 static void watch_folder(int folder, int fd, int listener)
 {
+    oari_recorder_head head;
     int left;
 
     do {
         struct pollfd wait[] = { { fd, POLLIN, 0 }, { listener, POLLIN, 0 } };
         int asked = -1;
 
-        left = some_rank_lives();
+        /* A process may live on after it has closed its recorder file, and is
+         * not seen to end then, so whether a rank is left has to be asked. */
+        left = 0;
+        for (int r = 0; r < OARI_MEMBERS && !left; r++)
+            left = boxes[r] != 0 && read_head(boxes[r], &head) &&
+                   atomic_load(&head.owner) > 0 &&
+                   kill((pid_t)atomic_load(&head.owner), 0) == 0;
         poll(wait, 2, left ? LOOK_MS : 0);
         if (wait[1].revents != 0 && (asked = accept(listener, NULL, NULL)) < 0)
             nanosleep(&(struct timespec){ 0, PAUSE_NS }, NULL); /* no fd free */

@@ -294,21 +294,6 @@ static void back_off(oari_store_client *l, unsigned times, int64_t deadline_ns)
     nanosleep(&time, NULL);
 }
 
-/* Warns of a server that was never reached: of one that was lost, others say
- * more. */
-static void warn_unreached(const oari_store_client *l, int64_t deadline_ns)
-{
-    char left[48] = "";
-
-    if (l->reached)
-        return;
-    if (deadline_ns != OARI_NEVER)
-        snprintf(left, sizeof left, "; giving up in %lld s",
-                 (long long)(deadline_ns - oari_now_ns()) / 1000000000);
-    oari_log(OAR_LOG_WARN, "no store at %s yet: %s%s", l->address,
-             oar_last_error_text(), left);
-}
-
 oar_status oari_store_client_connect(oari_store_client *link,
                                      int64_t deadline_ns)
 {
@@ -327,8 +312,14 @@ oar_status oari_store_client_connect(oari_store_client *link,
             return oari_fail(OAR_E_CLOSED, "no store at %s: %s", link->address,
                              why.text);
         }
-        if (now >= warn_ns) {
-            warn_unreached(link, deadline_ns);
+        if (now >= warn_ns && !link->reached) { /* else others say more */
+            char left[48] = "";
+
+            if (deadline_ns != OARI_NEVER)
+                snprintf(left, sizeof left, "; giving up in %lld s",
+                         (long long)(deadline_ns - now) / 1000000000);
+            oari_log(OAR_LOG_WARN, "no store at %s yet: %s%s", link->address,
+                     oar_last_error_text(), left);
             warn_ns = oari_deadline(WARN_AGAIN_MS);
         }
         back_off(link, link->attempts - 1, deadline_ns);

@@ -29,11 +29,6 @@ static oari_list *bucket_of(oar_store_server *s, const char *key)
     return &s->waiting[oari_key_hash(key) % OARI_WAIT_BUCKETS];
 }
 
-static void park(oari_connection *c)
-{
-    oari_list_append(bucket_of(c->server, c->asked_key), &c->waiting);
-}
-
 /* Ends the wait of a connection that is in no bucket any more. */
 static void end_wait(oari_connection *c)
 {
@@ -107,7 +102,7 @@ static void handle_wait(oari_connection *c, const oari_wire_message *m)
         oari_request_time_out(c);
         return;
     }
-    park(c);
+    oari_list_append(bucket_of(c->server, c->asked_key), &c->waiting);
     c->state = OARI_CONNECTION_PARKED;
     c->deadline_ns = OARI_NEVER;
     if (m->amount > 0)
@@ -125,7 +120,7 @@ static void wake_waiting(oar_store_server *s, const char *key)
         oari_connection *c = OARI_CONTAINER_OF(link, oari_connection, waiting);
 
         if (c->dead || strcmp(c->asked_key, key) != 0 || !reply_if_found(c))
-            park(c);
+            oari_list_append(bucket_of(c->server, c->asked_key), &c->waiting);
     }
 }
 

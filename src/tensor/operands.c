@@ -2,34 +2,29 @@
 /* operands: scratch copies around a kernel, in memory of a pool. */
 #include "tensor/operands.h"
 
-static int is_plain(const oari_array *a)
+/* Gives an operand scratch memory of this dtype and shape. On failure it has no
+ * data, and the status of the operands is set. */
+static void take_scratch(oari_operands *operands, oari_operand *s,
+                         oar_dtype dtype, oar_shape shape)
 {
-    return a->dtype == oari_work_dtype(a->dtype) && oari_layout_is_rows(&a->at);
-}
-
-/* Adds an operand with scratch memory of this dtype and shape. On failure it
- * has no data, and the status of the operands is set. */
-static oari_operand *new_operand(oari_operands *operands, oar_dtype dtype,
-                                 oar_shape shape)
-{
-    oari_operand *s = &operands->operand[operands->count++];
-
-    *s = (oari_operand){ .plain = { NULL, dtype, oari_layout_rows(shape) } };
+    s->plain = (oari_array){ NULL, dtype, oari_layout_rows(shape) };
     if (operands->status != OAR_OK)
-        return s;
+        return;
     s->scratch = oari_tensor_make(operands->pool, dtype, shape);
     if (s->scratch == NULL)
         operands->status = OAR_E_NOMEM;
     else
         s->plain = oari_array_of(s->scratch);
-    return s;
 }
 
-static oari_operand *plain_operand(oari_operands *operands, const oari_array *a)
+/* Adds an operand: the array itself if it is plain, else scratch memory. */
+static oari_operand *add_operand(oari_operands *operands, const oari_array *a)
 {
     oari_operand *s = &operands->operand[operands->count++];
 
     *s = (oari_operand){ .plain = *a };
+    if (a->dtype != oari_work_dtype(a->dtype) || !oari_layout_is_rows(&a->at))
+        take_scratch(operands, s, oari_work_dtype(a->dtype), a->at.shape);
     return s;
 }
 
@@ -39,9 +34,7 @@ const oari_array *oari_operands_in(oari_operands *operands, const oari_array *a)
 
     if (a == NULL)
         return NULL;
-    if (is_plain(a))
-        return &plain_operand(operands, a)->plain;
-    s = new_operand(operands, oari_work_dtype(a->dtype), a->at.shape);
+    s = add_operand(operands, a);
     if (s->scratch != NULL)
         oari_copy(&s->plain, a);
     return &s->plain;
@@ -65,10 +58,9 @@ const oari_array *oari_operands_out(oari_operands *operands,
 
     if (to == NULL)
         return NULL;
-    if (is_plain(to))
-        return &plain_operand(operands, to)->plain;
-    s = new_operand(operands, oari_work_dtype(to->dtype), to->at.shape);
-    s->to = to;
+    s = add_operand(operands, to);
+    if (s->scratch != NULL)
+        s->to = to;
     if (s->scratch != NULL && add)
         oari_copy(&s->plain, to);
     return &s->plain;
@@ -77,8 +69,10 @@ const oari_array *oari_operands_out(oari_operands *operands,
 void *oari_operands_scratch(oari_operands *operands, oar_dtype dtype,
                             int64_t count)
 {
-    oari_operand *s = new_operand(operands, dtype, OAR_SHAPE(count));
+    oari_operand *s = &operands->operand[operands->count++];
 
+    *s = (oari_operand){ .to = NULL };
+    take_scratch(operands, s, dtype, OAR_SHAPE(count));
     return s->plain.data;
 }
 

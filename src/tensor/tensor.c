@@ -7,6 +7,7 @@
 #include "tensor/tensor.h"
 
 #include "base/alloc.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "tensor/tensor_pool.h"
 
@@ -63,9 +64,12 @@ const char *oari_absence(const oar_tensor *t)
 {
     if (oari_tensor_retired(t))
         return "that oar_tape_reset has given up: retain it to keep it longer";
-    return t->storage != NULL
-               ? "whose storage is detached"
-               : "that was given back: retain it to read it after backward";
+    if (t->storage == NULL)
+        return "that was given back: retain it to read it after backward";
+    if (t->storage->initializer != NULL)
+        return "that is lazy: oar_tensor_realize gives it its numbers";
+    return t->storage->absence != NULL ? t->storage->absence
+                                       : "whose storage is detached";
 }
 
 void oari_tensor_empty(oari_pool *pool, oar_tensor *tensor)
@@ -75,6 +79,80 @@ void oari_tensor_empty(oari_pool *pool, oar_tensor *tensor)
     tensor->storage = NULL;
     oari_pool_keep_storage(pool, storage);
 }
+
+/* ---- moving a leaf ------------------------------------------------------- */
+
+oar_status oari_check_fits(const char *what, const oar_storage *storage,
+                           int64_t offset, oar_dtype dtype, oar_shape shape)
+{
+    int64_t room;
+
+    OARI_TRY(oari_shape_check(what, shape, dtype));
+    room = (int64_t)(storage->bytes / oar_dtype_size(dtype));
+    if (offset >= 0 && offset <= room &&
+        oari_shape_count(shape) <= room - offset)
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG,
+                     "%s of %s from element %lld: the storage has room for "
+                     "%lld elements of %s",
+                     what, oari_shape_text(shape).text, (long long)offset,
+                     (long long)room, oar_dtype_name(dtype));
+}
+
+static oar_status check_rebase(const oar_tensor *leaf,
+                               const oar_storage *storage, oar_dtype dtype)
+{
+    oari_shape_string shape = oari_shape_text(leaf->at.shape);
+
+    if (oari_tensor_retired(leaf))
+        return oari_fail(OAR_E_STATE, "rebase of a tensor %s %s", shape.text,
+                         oari_absence(leaf));
+    if (leaf->node != NULL)
+        return oari_fail(OAR_E_STATE,
+                         "rebase of a tensor %s that an operation made",
+                         shape.text);
+    if (leaf->slot.required && !oari_dtype_is_float(dtype))
+        return oari_fail(OAR_E_DTYPE,
+                         "rebase of %s, which requires a gradient, to %s: only "
+                         "floats have gradients",
+                         shape.text, oar_dtype_name(dtype));
+    if (leaf->slot.required && storage->device.kind != OAR_CPU)
+        return oari_fail(OAR_E_DEVICE,
+                         "rebase of %s, which requires a gradient: there are "
+                         "no gradients on GPUs yet",
+                         shape.text);
+    return OAR_OK;
+}
+
+oar_status oar_tensor_rebase(oar_tensor *leaf, oar_storage *storage,
+                             int64_t offset, oar_dtype dtype)
+{
+    oar_storage *before;
+
+    if (leaf == NULL || storage == NULL)
+        return oari_null("rebase");
+    OARI_TRY(oari_check_fits("rebase", storage, offset, dtype, leaf->at.shape));
+    OARI_TRY(check_rebase(leaf, storage, dtype));
+    before = leaf->storage;
+    leaf->storage = oar_storage_retain(storage);
+    oar_storage_release(before);
+    leaf->at = oari_layout_rows(leaf->at.shape);
+    leaf->at.offset = offset;
+    leaf->dtype = dtype;
+    leaf->rebases++;
+    oar_tensor_release(leaf->slot.home);
+    leaf->slot.home = NULL;
+    leaf->slot.written = leaf->slot.bound = 0;
+    return OAR_OK;
+}
+
+void oar_tensor_guard(oar_tensor *leaf, const char *why)
+{
+    if (leaf != NULL)
+        leaf->guard = why;
+}
+
+/* ---- counting ------------------------------------------------------------ */
 
 static void refuse_retired(const char *what, oar_tensor *tensor)
 {
@@ -140,6 +218,8 @@ void oari_tensor_retire(oari_pool *pool, oar_tensor *tensor)
     atomic_store_explicit(&tensor->refs, 0, memory_order_relaxed);
     oari_pool_rest_tensor(pool, tensor);
 }
+
+/* ---- asking -------------------------------------------------------------- */
 
 oar_shape oar_tensor_shape(const oar_tensor *tensor)
 {

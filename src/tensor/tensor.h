@@ -17,11 +17,13 @@ struct oari_node;
 /* The one gradient of a leaf. home is its memory; while `written` is 0 the
  * numbers there mean nothing, and backward stores instead of adding. */
 typedef struct oari_grad_slot {
-    oar_tensor *home; /* contiguous, same shape; a reference; or NULL */
+    oar_tensor *home; /* contiguous, same shape; a reference; or NULL. Of the
+                         leaf's dtype, or f32 for a half */
     int required;
     int written;
     int bound; /* home was given by oar_tensor_bind_grad */
     int input; /* made by oar_tape_input */
+    int wide;  /* a home of its own is f32, though the leaf is a half */
     oari_hooks hooks;
 } oari_grad_slot;
 
@@ -33,11 +35,13 @@ struct oar_tensor {
     oar_storage *storage;   /* a reference; NULL: given back to the tape */
     struct oari_node *node; /* what made it, while its tape remembers */
     oari_grad_slot slot;
-    oari_pool *owner; /* gives it up at its next reset; NULL: none */
-    int saves;        /* references that nodes of the owner's tape hold */
-    int spare;        /* the library made it, and will not read it again */
-    int rebuilt;      /* it was given back and is here again for backward */
-    oar_tensor *next; /* in a pool's list of free ones, or of offers */
+    unsigned rebases;  /* times that oar_tensor_rebase has moved it */
+    const char *guard; /* why no optimizer may have it; NULL: one may */
+    oari_pool *owner;  /* gives it up at its next reset; NULL: none */
+    int saves;         /* references that nodes of the owner's tape hold */
+    int spare;         /* the library made it, and will not read it again */
+    int rebuilt;       /* it was given back and is here again for backward */
+    oar_tensor *next;  /* in a pool's list of free ones, or of offers */
 };
 
 /* What kernels work on: a tensor without its bookkeeping. Owns nothing. */
@@ -84,6 +88,13 @@ static inline int oari_tensor_attached(const oar_tensor *t)
     return t->storage != NULL && t->storage->attached;
 }
 
+/* Returns a number that changes when the tensor, which has a storage, is
+ * written to or rebased. */
+static inline uint64_t oari_tensor_version(const oar_tensor *t)
+{
+    return t->storage->version + ((uint64_t)t->rebases << 48);
+}
+
 /* Returns whether anything but its tape holds a tensor that a tape owns. */
 static inline int oari_tensor_retained(const oar_tensor *t)
 {
@@ -93,6 +104,11 @@ static inline int oari_tensor_retained(const oar_tensor *t)
 /* Returns why a tensor has no data, to stand after "a tensor [2, 3]" in a
  * sentence. */
 const char *oari_absence(const oar_tensor *t);
+
+/* Checks that a row-major tensor fits into a storage from element `offset` on,
+ * else OAR_E_ARG; `what` names the call in the error. */
+oar_status oari_check_fits(const char *what, const oar_storage *storage,
+                           int64_t offset, oar_dtype dtype, oar_shape shape);
 
 /* Gives up the tensor's storage, to the pool if it was the last reference. */
 void oari_tensor_empty(oari_pool *pool, oar_tensor *tensor);

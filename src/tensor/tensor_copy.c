@@ -158,13 +158,13 @@ oar_status oar_tensor_write(oar_tensor *tensor, oar_dtype dtype,
 
     OARI_TRY(check_buffer("write", tensor, dtype, data));
     OARI_TRY(oari_check_writable("write", tensor));
+    tensor->storage->version++;
     if (oari_on_gpu(tensor))
         return oari_gpu_write(tensor, dtype, source.read_only);
     to = oari_array_of(tensor);
     from =
         (oari_array){ source.read_only, dtype, oari_layout_rows(to.at.shape) };
     oari_copy(&to, &from);
-    tensor->storage->version++;
     return OAR_OK;
 }
 
@@ -178,27 +178,23 @@ oar_status oar_tensor_item(const oar_tensor *tensor, double *value)
     return oar_tensor_read(tensor, OAR_F64, value);
 }
 
-/* Where the first and the last byte lie of a tensor of at least one element. */
-static void find_ends(const oar_tensor *t, uintptr_t *first, uintptr_t *last)
-{
-    int64_t low, high, bytes = (int64_t)oar_dtype_size(t->dtype);
-    oari_array a = oari_array_of(t);
-    uintptr_t zero = (uintptr_t)oari_array_data(&a);
-
-    oari_layout_reach(&t->at, &low, &high);
-    *first = zero + (uintptr_t)(low * bytes);
-    *last = zero + (uintptr_t)(high * bytes + bytes - 1);
-}
-
 /* Whether the memory of two tensors may have bytes in common. */
 static int may_overlap(const oar_tensor *a, const oar_tensor *b)
 {
+    const oar_tensor *both[] = { a, b };
     uintptr_t first[2], last[2];
 
-    if (a->count == 0 || b->count == 0)
-        return 0;
-    find_ends(a, &first[0], &last[0]);
-    find_ends(b, &first[1], &last[1]);
+    for (int i = 0; i < 2; i++) {
+        int64_t low, high, bytes = (int64_t)oar_dtype_size(both[i]->dtype);
+        oari_array array = oari_array_of(both[i]);
+        uintptr_t zero = (uintptr_t)oari_array_data(&array);
+
+        if (both[i]->count == 0)
+            return 0;
+        oari_layout_reach(&both[i]->at, &low, &high);
+        first[i] = zero + (uintptr_t)(low * bytes);
+        last[i] = zero + (uintptr_t)(high * bytes + bytes - 1);
+    }
     return first[0] <= last[1] && first[1] <= last[0];
 }
 
@@ -240,10 +236,9 @@ oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from)
                          oari_shape_text(from->at.shape).text);
     OARI_TRY(oari_check_writable("copy", to));
     OARI_TRY(check_here("copy", from));
-    OARI_TRY(may_overlap(to, from) ? assign_overlapping(to, from)
-                                   : assign_elements(to, from));
     to->storage->version++;
-    return OAR_OK;
+    return may_overlap(to, from) ? assign_overlapping(to, from)
+                                 : assign_elements(to, from);
 }
 
 oar_status oar_tensor_fill(oar_tensor *tensor, double value)
@@ -253,10 +248,10 @@ oar_status oar_tensor_fill(oar_tensor *tensor, double value)
     if (tensor == NULL)
         return oari_null("fill");
     OARI_TRY(oari_check_writable("fill", tensor));
+    tensor->storage->version++;
     if (oari_on_gpu(tensor))
         return oari_gpu_fill(tensor, value);
     to = oari_array_of(tensor);
     oari_fill(&to, value);
-    tensor->storage->version++;
     return OAR_OK;
 }

@@ -27,7 +27,8 @@ oar_tensor *oari_tensor_on(oar_device device, oar_dtype dtype, oar_shape shape)
     if (oari_shape_check("a tensor", shape, dtype) != OAR_OK)
         return NULL;
     bytes = (size_t)oari_shape_count(shape) * oar_dtype_size(dtype);
-    if (oari_storage_make_on(device, bytes, &storage) != OAR_OK)
+    if (oari_storage_make(device, bytes, bytes, OARI_PRIVATE, &storage) !=
+        OAR_OK)
         return NULL;
     made = oari_tensor_over(NULL, storage, dtype, &at);
     oar_storage_release(storage); /* the tensor has its own reference */
@@ -53,14 +54,9 @@ static oari_cuda_shape shape_of(const oar_tensor *t)
     return (oari_cuda_shape){ t->at.shape.ndim, t->at.shape.dim };
 }
 
-static oar_device device_of(const oar_tensor *t)
-{
-    return t->storage->device;
-}
-
 static oar_status assign_here(const oar_tensor *to, const oar_tensor *from)
 {
-    oar_device at = device_of(to);
+    oar_device at = to->storage->device;
 
     if (to->count == 0)
         return OAR_OK;
@@ -85,7 +81,7 @@ static int is_plain(const oar_tensor *t, oar_dtype dtype)
  * two, `to` waits for what the other has done. */
 static oar_status move_bytes(const oar_tensor *to, const oar_tensor *from)
 {
-    oar_device there = device_of(to), here = device_of(from);
+    oar_device there = to->storage->device, here = from->storage->device;
     oar_device gpu = there.kind == OAR_CUDA ? there : here;
 
     if (there.kind == OAR_CUDA && here.kind == OAR_CUDA)
@@ -103,7 +99,7 @@ static oar_status move_plain(const oar_tensor *to, const oar_tensor *from)
 
     if (is_plain(to, from->dtype))
         return move_bytes(to, from);
-    landing = oari_tensor_on(device_of(to), from->dtype, to->at.shape);
+    landing = oari_tensor_on(to->storage->device, from->dtype, to->at.shape);
     if (landing == NULL)
         return oar_last_error()->status;
     status = move_bytes(landing, from);
@@ -118,14 +114,14 @@ oar_status oari_gpu_assign(const oar_tensor *to, const oar_tensor *from)
     oar_tensor *plain;
     oar_status status;
 
-    if (device_of(to).kind == device_of(from).kind &&
-        device_of(to).index == device_of(from).index)
+    if (to->storage->device.kind == from->storage->device.kind &&
+        to->storage->device.index == from->storage->device.index)
         return assign_here(to, from);
     if (to->count == 0)
         return OAR_OK;
     if (is_plain(from, to->dtype))
         return move_plain(to, from);
-    plain = oari_tensor_on(device_of(from), to->dtype, from->at.shape);
+    plain = oari_tensor_on(from->storage->device, to->dtype, from->at.shape);
     if (plain == NULL)
         return oar_last_error()->status;
     status = assign_here(plain, from);
@@ -178,9 +174,9 @@ oar_status oari_gpu_fill(const oar_tensor *to, double value)
     oar_status status;
 
     if (oari_layout_is_rows(&to->at))
-        return oar_device_fill(oar_span_on(device_of(to), data_of(to),
+        return oar_device_fill(oar_span_on(to->storage->device, data_of(to),
                                            (size_t)to->count, to->dtype),
-                               value, oar_stream_current(device_of(to)));
+                               value, oar_stream_current(to->storage->device));
     one = oari_tensor_on(cpu, to->dtype, to->at.shape);
     if (one == NULL)
         return oar_last_error()->status;
@@ -192,39 +188,26 @@ oar_status oari_gpu_fill(const oar_tensor *to, double value)
 
 /* ---- arithmetic ---------------------------------------------------------- */
 
-/* Strides of a as it is broadcast to a shape. */
-static void broadcast_strides(const oar_tensor *a, oar_shape shape,
-                              int64_t *stride)
-{
-    int more = shape.ndim - a->at.shape.ndim;
-
-    for (int i = 0; i < shape.ndim; i++)
-        stride[i] =
-            i < more || (a->at.shape.dim[i - more] == 1 && shape.dim[i] != 1)
-                ? 0
-                : a->at.stride[i - more];
-}
-
 oar_status oari_gpu_add(const oar_tensor *to, const oar_tensor *a,
                         const oar_tensor *b)
 {
-    int64_t left[OAR_MAX_DIMS], right[OAR_MAX_DIMS];
-    oar_device at = device_of(to);
+    oari_layout left = oari_layout_expand(&a->at, to->at.shape);
+    oari_layout right = oari_layout_expand(&b->at, to->at.shape);
+    oar_device at = to->storage->device;
 
     if (to->count == 0)
         return OAR_OK;
-    broadcast_strides(a, to->at.shape, left);
-    broadcast_strides(b, to->at.shape, right);
-    return oari_cuda_add(at.index, shape_of(to), array_of(to), 0,
-                         (oari_cuda_array){ data_of(a), a->dtype, left },
-                         (oari_cuda_array){ data_of(b), b->dtype, right },
-                         oar_stream_current(at));
+    return oari_cuda_add(
+        at.index, shape_of(to), array_of(to), 0,
+        (oari_cuda_array){ data_of(a), a->dtype, left.stride },
+        (oari_cuda_array){ data_of(b), b->dtype, right.stride },
+        oar_stream_current(at));
 }
 
 oar_status oari_gpu_scale(const oar_tensor *to, const oar_tensor *a,
                           double factor)
 {
-    oar_device at = device_of(to);
+    oar_device at = to->storage->device;
 
     if (to->count == 0)
         return OAR_OK;

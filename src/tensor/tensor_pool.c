@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include <oarsong/shared.h>
+
 #include "base/alloc.h"
 #include "base/status.h"
 #include "base/vec.h"
@@ -14,6 +16,8 @@ enum {
     SMALLEST = 64, /* bytes */
     LARGER = 3     /* classes that lend: all less than twice as large */
 };
+
+static const oar_device cpu = { OAR_CPU, 0 };
 
 /* Rounds bytes up to the size of their class and returns the class. */
 static int size_class(size_t *bytes)
@@ -59,26 +63,25 @@ oar_tensor *oari_pool_take_tensor(oari_pool *pool)
     return t;
 }
 
-/* Returns whether the pool may still take the storage of a tensor that was
- * offered to it, and that storage is of this class. */
-static int offer_stands(const oar_tensor *t, int class)
+static oar_storage **free_list(oari_pool *pool, oari_memory_kind kind,
+                               int class)
 {
-    size_t capacity;
-
-    if (t->storage == NULL || t->rebuilt || oari_tensor_retained(t) ||
-        !oari_storage_alone(t->storage))
-        return 0;
-    capacity = t->storage->capacity;
-    return size_class(&capacity) == class;
+    return kind == OARI_SHARED ? &pool->free_shared[class]
+                               : &pool->free_storages[class];
 }
 
 /* Empties the oldest tensor on offer that has a storage of this class. */
-static void accept_offer(oari_pool *pool, int class)
+static void accept_offer(oari_pool *pool, oari_memory_kind kind, int class)
 {
     oar_tensor *before = NULL;
 
     for (oar_tensor *t = pool->offer; t != NULL; before = t, t = t->next) {
-        if (!offer_stands(t, class))
+        size_t capacity = t->storage != NULL ? t->storage->capacity : 0;
+
+        /* It may have been retained, or shared, since it was offered. */
+        if (t->storage == NULL || t->rebuilt || oari_tensor_retained(t) ||
+            !oari_storage_alone(t->storage) || t->storage->kind != kind ||
+            size_class(&capacity) != class)
             continue;
         *(before != NULL ? &before->next : &pool->offer) = t->next;
         if (pool->last_offer == t)
@@ -99,25 +102,30 @@ oar_status oari_pool_take_storage(oari_pool *pool, size_t bytes,
                                   oar_storage **storage)
 {
     size_t capacity = bytes;
+    oari_memory_kind kind;
     int class, last;
 
     if (pool == NULL)
-        return oari_storage_make(bytes, bytes, OARI_PRIVATE, storage);
+        return oari_storage_make(cpu, bytes, bytes, OARI_PRIVATE, storage);
+    kind = pool->share_from > 0 && bytes >= pool->share_from ? OARI_SHARED
+                                                             : OARI_PRIVATE;
     class = size_class(&capacity);
-    if (pool->free_storages[class] == NULL && !pool->lends)
-        accept_offer(pool, class);
-    last = pool->lends ? class + LARGER : class;
+    if (*free_list(pool, kind, class) == NULL && !pool->lends)
+        accept_offer(pool, kind, class);
+    last = class;
+    if (pool->lends)
+        last += pool->lasting ? 1 : LARGER;
     for (int i = class; i <= last && i < OARI_POOL_CLASSES; i++) {
-        oar_storage *s = pool->free_storages[i];
+        oar_storage **list = free_list(pool, kind, i), *s = *list;
 
         if (s == NULL)
             continue;
-        pool->free_storages[i] = s->next;
+        *list = s->next;
         s->bytes = bytes;
         *storage = s;
         return OAR_OK;
     }
-    OARI_TRY(oari_storage_make(bytes, capacity, OARI_PRIVATE, storage));
+    OARI_TRY(oari_storage_make(cpu, bytes, capacity, kind, storage));
     (*storage)->recyclable = 1;
     return OAR_OK;
 }
@@ -133,6 +141,16 @@ void oari_pool_rest_tensor(oari_pool *pool, oar_tensor *tensor)
     list_push(&pool->resting[pool->resets % OARI_POOL_RESTS], tensor);
 }
 
+/* Whether a storage can be used again as what it is: memory that peers cannot
+ * reach any more (an aborted operation had it) is shared no longer. */
+static int can_reuse(const oar_storage *s)
+{
+    return s->recyclable && s->attached && !s->external &&
+           oari_storage_alone(s) &&
+           (s->kind != OARI_SHARED ||
+            oar_shared_reachable(s->data, s->capacity));
+}
+
 void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
 {
     oar_storage **list;
@@ -140,14 +158,14 @@ void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
 
     if (storage == NULL)
         return;
-    if (!storage->recyclable || !storage->attached || storage->external ||
-        !oari_storage_alone(storage)) {
+    if (!can_reuse(storage)) {
         oar_storage_release(storage);
         return;
     }
     capacity = storage->capacity;
-    list = &pool->free_storages[size_class(&capacity)];
+    list = free_list(pool, storage->kind, size_class(&capacity));
     storage->used = pool->resets;
+    storage->absence = NULL; /* the text may not outlive this use */
     storage->next = *list;
     *list = storage;
 }
@@ -179,6 +197,12 @@ static void trim_list(oar_storage **list, uint64_t since)
     }
 }
 
+static void trim_class(oari_pool *pool, int class, uint64_t since)
+{
+    trim_list(&pool->free_storages[class], since);
+    trim_list(&pool->free_shared[class], since);
+}
+
 void oari_pool_reset(oari_pool *pool)
 {
     oari_pool_list *rested = &pool->resting[pool->resets % OARI_POOL_RESTS];
@@ -199,8 +223,7 @@ void oari_pool_reset(oari_pool *pool)
     pool->resets++;
     if (pool->resets % OARI_POOL_PATIENCE == 0)
         for (int i = 0; i < OARI_POOL_CLASSES; i++)
-            trim_list(&pool->free_storages[i],
-                      pool->resets - OARI_POOL_PATIENCE);
+            trim_class(pool, i, pool->resets - OARI_POOL_PATIENCE);
 }
 
 void oari_pool_close(oari_pool *pool)
@@ -214,7 +237,7 @@ void oari_pool_close(oari_pool *pool)
         oari_free(t);
     }
     for (int i = 0; i < OARI_POOL_CLASSES; i++)
-        trim_list(&pool->free_storages[i], UINT64_MAX);
+        trim_class(pool, i, UINT64_MAX);
     oari_free(pool->owned);
     memset(pool, 0, sizeof *pool);
 }

@@ -4,9 +4,11 @@
  *
  * Free storages wait in one list per class of size, four classes per power of
  * two. While a pool lends, an empty list is helped out by the next sizes: good
- * for what is given back soon, and a waste for what stays. Only what the pool
+ * for what is given back soon, and a waste for what stays, which gets the next
+ * size at most. Only what the pool
  * holds the last reference to is ever reused. What no step has used for a while
- * goes back to the system.
+ * goes back to the system. Storages in shared memory wait in lists of their
+ * own: that memory is slow to get.
  *
  * A tensor that was owned is not reused at once: the caller may still have the
  * pointer, which would be that of another tensor. It rests for some resets,
@@ -35,8 +37,11 @@ struct oari_pool {
     oar_tensor *free_tensors;
     oari_pool_list resting[OARI_POOL_RESTS]; /* by the reset that did it */
     oar_storage *free_storages[OARI_POOL_CLASSES];
+    oar_storage *free_shared[OARI_POOL_CLASSES]; /* in shared memory */
+    size_t share_from; /* bytes: storages so large are shared; 0: none is */
     uint64_t resets;
     int lends;
+    int lasting; /* what is taken now lasts longer: it is lent less */
     oar_tensor *offer, *last_offer; /* oldest first */
 };
 

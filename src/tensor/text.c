@@ -125,9 +125,10 @@ static size_t write_text(const oar_tensor *tensor, char *text, size_t bytes)
     put_text(&p, "%s %s", oar_dtype_name(tensor->dtype),
              oari_shape_text(tensor->at.shape).text);
     if (!oari_tensor_attached(tensor)) {
-        put_text(&p, oari_tensor_retired(tensor) ? " given up"
-                     : tensor->storage != NULL   ? " detached"
-                                                 : " given back");
+        put_text(&p, oari_tensor_retired(tensor)  ? " given up"
+                     : oar_tensor_is_lazy(tensor) ? " lazy"
+                     : tensor->storage != NULL    ? " detached"
+                                                  : " given back");
         return p.used;
     }
     p.shorten = tensor->count > MANY;

@@ -524,16 +524,20 @@ static void the_rank_that_died_is_named_by_all_others(void **state)
         lose_in(kinds[i]);
 }
 
-enum { ON_ITS_WAY_MS = 50 }; /* for the receives to be known to the peers */
+enum {
+    ON_ITS_WAY_MS = 50,  /* for the receives to be known to the peers */
+    TOO_LARGE = 24 << 20 /* elements: more than a connection keeps for a rank
+                            that does not read */
+};
 
 /* The last rank stops in the middle of it, with data on the way: what is sent
  * to it fills the connection, and is half written when the time is over. */
 static int wait_for_a_stopped_one(test_job *c, int rank, void *arg)
 {
-    static float a[LARGE], b[LARGE * RANKS];
+    static float a[TOO_LARGE], b[TOO_LARGE * RANKS];
     int last = RANKS - 1;
     gloo_context *s = arg;
-    oar_span out = rank == last ? floats(b, LARGE * RANKS) : floats(b, 0);
+    oar_span out = rank == last ? floats(b, TOO_LARGE * RANKS) : floats(b, 0);
     oar_work *work, **later = rank == last ? &work : NULL;
     oar_call_opts o = oar_call_opts_init();
     oar_group *g;
@@ -545,7 +549,7 @@ static int wait_for_a_stopped_one(test_job *c, int rank, void *arg)
     shared_flag_await(&s->ready, rank != last,
                       REPORT_MS); /* until it is stopped */
     status = s->kind == OAR_COLL_GATHER
-                 ? oar_gather(g, floats(a, LARGE), out, last, &o, later)
+                 ? oar_gather(g, floats(a, TOO_LARGE), out, last, &o, later)
                  : oar_all_reduce(g, floats(a, LARGE), OAR_SUM, &o, later);
     if (rank == last) {
         usleep(ON_ITS_WAY_MS * 1000);

@@ -167,10 +167,10 @@ static void no_power_failure_loses_or_tears_a_generation(void **state)
 
 static void every_planted_mistake_is_found(void **state)
 {
-    static const model_mistake mistakes[] = { MODEL_FILES_NOT_SYNCED,
-                                              MODEL_INDEX_NOT_SYNCED,
-                                              MODEL_PART_NOT_SYNCED,
-                                              MODEL_PARENT_NOT_SYNCED };
+    static const model_mistake mistakes[] = {
+        MODEL_FILES_NOT_SYNCED, MODEL_INDEX_NOT_SYNCED, MODEL_PART_NOT_SYNCED,
+        MODEL_PARENT_NOT_SYNCED, MODEL_FOLDERS_NOT_SYNCED
+    };
 
     (void)state;
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
@@ -195,11 +195,8 @@ static int open_folder(void **state)
 
 static int close_folder(void **state)
 {
-    char command[FOLDER_PATH + 40];
-
     (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
+    return folder_remove(folder);
 }
 
 /* Saves step 1, and step 2 with a fault at one call. Gives the status. */

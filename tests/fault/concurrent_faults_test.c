@@ -15,6 +15,8 @@
 
 #include <oarsong/p2p.h>
 
+#include "comm/fault/fault.h"
+#include "comm/fault/look.h"
 #include "net/frame.h"
 
 enum { RANKS = 5, VICTIM = 4 };
@@ -180,6 +182,49 @@ one_that_is_held_up_too_long_takes_over_what_is_settled(void **state)
     run_cases(777);
 }
 
+/* ---- what was complete before a fault ------------------------------------ */
+
+static shared_flag looks, failed_later;
+
+/* Looks for faults for the first time when a peer has one. */
+static void look_late(oar_group *g)
+{
+    shared_flag_raise(&looks);
+    if (shared_flag_await(&failed_later, 1, TEST_JOB_LIMIT_MS))
+        oari_fault_look(g);
+}
+
+/* Rank 2 waits in a barrier and does not see that the others have arrived: rank
+ * 0 passes it and leaves, rank 1 passes it and fails in its next call. */
+static oar_status pass_barrier(oar_group *g, void *arg)
+{
+    int rank = oar_group_rank(g);
+    oari_engine_events late = oari_fault_events;
+    static float row[70001];
+    oar_status status;
+
+    late.look = look_late;
+    if (rank == 2)
+        g->engine.events = &late;
+    else
+        CHECK(shared_flag_await(&looks, 1, TEST_JOB_LIMIT_MS));
+    status = oar_barrier(g, NULL, NULL);
+    g->engine.events = &oari_fault_events;
+    CHECK(status == OAR_OK);
+    if (rank != 1)
+        return OAR_OK;
+    CHECK(oar_all_reduce(g, oar_span_of(row, 70001, OAR_F32), OAR_SUM, NULL,
+                         NULL) == OAR_E_PEER);
+    shared_flag_raise(&failed_later);
+    return OAR_OK;
+}
+
+static void a_fault_does_not_undo_what_all_ranks_have_done(void **state)
+{
+    if (ranks_run("sim", 3, NULL, pass_barrier, NULL) != OAR_OK)
+        fail_msg("%s", oar_last_error_text());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +232,7 @@ int main(void)
         cmocka_unit_test(the_record_of_a_delayed_rank_counts),
         cmocka_unit_test(
             one_that_is_held_up_too_long_takes_over_what_is_settled),
+        cmocka_unit_test(a_fault_does_not_undo_what_all_ranks_have_done),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -598,8 +598,11 @@ static void open_pair(wakeup_pair *d)
 {
     assert_int_equal(oari_world_create(2, 512, 4096, &d->world), OAR_OK);
     for (int r = 0; r < 2; r++) {
-        assert_int_equal(oari_recorder_create("pair", r, 2, &d->recorder[r]),
-                         OAR_OK);
+        assert_int_equal(
+            oari_recorder_make(
+                &(oari_ring_owner){ .group = "pair", .rank = r, .ranks = 2 },
+                &d->recorder[r]),
+            OAR_OK);
         assert_int_equal(
             oari_world_join(d->world, r, -1, d->recorder[r], &d->shm[r]),
             OAR_OK);

@@ -135,7 +135,7 @@ static void connect_all(mesh_under_test *w)
     memcpy(w->peer[0].token, w->m.peer[0].token, TCP_TOKEN);
     for (int i = 0; i < SOCKETS; i++, done = 0) {
         const char *address = w->m.peer[0].address;
-        FUZZ_CHECK(oari_sock_connect(address, &w->fd[i]) == OAR_OK);
+        FUZZ_CHECK(oari_sock_connect_again(address, 0, &w->fd[i]) == OAR_OK);
         while (!done)
             FUZZ_CHECK(oari_sock_connected(w->fd[i], address, &done) == OAR_OK);
     }

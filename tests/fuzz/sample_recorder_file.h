@@ -25,7 +25,10 @@ static unsigned char *make_recorder_file(int ranks, uint64_t state)
 
     FUZZ_CHECK(copy != NULL);
     for (int i = 0; i < RINGS; i++) {
-        FUZZ_CHECK(oari_recorder_create("g", 0, ranks, &r[i]) == OAR_OK);
+        FUZZ_CHECK(
+            oari_recorder_make(
+                &(oari_ring_owner){ .group = "g", .rank = 0, .ranks = ranks },
+                &r[i]) == OAR_OK);
         oari_recorder_opened(r[i]);
         for (uint64_t j = 1; j < 6; j++)
             oari_recorder_post(r[i], j, &call, state);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/half.h"
 #include "device/cuda/cuda_elementwise.h"
 #include "support/last_error.h"
 
@@ -419,9 +420,9 @@ GPU_TEST(an_input_may_be_the_result_and_nothing_is_fine)
     RANK_OK(oari_cuda_add(0, flat, y, 1, y, y, NULL));
     RANK_OK(oari_cuda_scale(0, flat, y, 0, y, 1, NULL));
     for (int i = 0; i < count; i++) {
-        float x = 3 * oari_f16_to_f32(((uint16_t *)(void *)to.host)[i]);
+        float x = 3 * oari_f16_bits_to_f32(((uint16_t *)(void *)to.host)[i]);
 
-        ((uint16_t *)(void *)to.host)[i] = oari_f16_from_f32(x);
+        ((uint16_t *)(void *)to.host)[i] = oari_f16_bits_from_f32(x);
     }
     RANK_CHECK(same(&to));
     y.data = NULL;

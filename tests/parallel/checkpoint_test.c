@@ -14,6 +14,7 @@
 
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/trained_net.h"
 
 static char folder[FOLDER_PATH], path[FOLDER_PATH + 32];
 
@@ -27,11 +28,8 @@ static int open_folder(void **state)
 
 static int close_folder(void **state)
 {
-    char command[FOLDER_PATH + 40];
-
     (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
+    return folder_remove(folder);
 }
 
 /* ---- from N ranks to M --------------------------------------------------- */
@@ -160,141 +158,32 @@ static void what_n_ranks_saved_m_ranks_load_bitwise(void **state)
 
 /* ---- a run that stops and goes on ---------------------------------------- */
 
-enum { SAMPLES = 96, WIDTH = 6, BATCH = 4, STEPS = 14, STOP = 5 };
-
-typedef struct training {
-    oar_dataset *data;
-    oar_loader *loader;
-    oar_module *net; /* wrapped */
-    oar_optim *optim;
-    oar_zero *zero;
-    oar_state *state;
-    int64_t step;
-} training;
-
-static oar_status make_adam(void *arg, int count, oar_tensor *const *piece,
-                            const char *const *name, oar_optim **optim)
-{
-    oar_adam_opts o = { .size = sizeof o, .lr = 0.01 };
-
-    (void)arg;
-    (void)name;
-    return oar_adamw_create_over(count, piece, &o, optim);
-}
-
-static oar_status make_net(oar_group *g, int sharded, oar_module **net)
-{
-    oar_ddp_opts o = { .size = sizeof o, .sharded = sharded };
-    oar_module *layer[4];
-
-    CHECK_OK(oar_linear_create(WIDTH, 8, 1, NULL, &layer[0]));
-    CHECK_OK(oar_relu_create(&layer[1]));
-    CHECK_OK(oar_dropout_create(0.25, 100 * (uint64_t)oar_group_rank(g) + 7,
-                                &layer[2]));
-    CHECK_OK(oar_linear_create(8, 2, 3, NULL, &layer[3]));
-    CHECK_OK(oar_sequential_create(4, layer, net));
-    return oar_ddp_wrap(*net, g, &o, net);
-}
-
-static oar_status make_training(oar_group *g, int sharded, training *t)
-{
-    oar_loader_opts o = { .size = sizeof o,
-                          .rank = oar_group_rank(g),
-                          .ranks = oar_group_size(g),
-                          .batch = BATCH,
-                          .seed = 5 };
-    oar_adam_opts adam = { .size = sizeof adam, .lr = 0.01 };
-    oar_tensor *field[2] = {
-        oar_uniform(NULL, OAR_F32, OAR_SHAPE(SAMPLES, WIDTH), 11, -1, 1),
-        oar_uniform(NULL, OAR_F32, OAR_SHAPE(SAMPLES, 2), 12, -1, 1)
-    };
-
-    *t = (training){ 0 };
-    CHECK_OK(oar_dataset_tensors(2, field, &t->data));
-    oar_tensor_release(field[0]);
-    oar_tensor_release(field[1]);
-    CHECK_OK(oar_loader_create(t->data, &o, &t->loader));
-    CHECK_OK(make_net(g, sharded, &t->net));
-    CHECK_OK(oar_state_create(&t->state));
-    CHECK_OK(oar_state_add_module(t->state, t->net, NULL));
-    if (sharded) {
-        CHECK_OK(oar_zero_create(t->net, make_adam, NULL, &t->zero));
-        CHECK_OK(oar_state_add_zero(t->state, t->zero, t->net, NULL));
-    } else {
-        CHECK_OK(oar_adamw_create(t->net, &adam, &t->optim));
-        CHECK_OK(oar_state_add_optim(t->state, t->optim, t->net, NULL));
-    }
-    CHECK_OK(oar_state_add_loader(t->state, "train", t->loader));
-    return oar_state_add_i64(t->state, "step", &t->step);
-}
-
-static void drop_training(training *t)
-{
-    oar_state_destroy(t->state);
-    oar_zero_destroy(t->zero);
-    oar_optim_destroy(t->optim);
-    oar_module_release(t->net);
-    oar_loader_destroy(t->loader);
-    oar_dataset_destroy(t->data);
-}
-
-/* Trains to a step; epochs follow each other. */
-static oar_status train_to(training *t, int64_t end)
-{
-    oar_tensor *field[2];
-    uint64_t epoch;
-    int64_t sample;
-    oar_tape *tape;
-    int more;
-
-    CHECK_OK(oar_tape_create(&tape));
-    while (t->step < end) {
-        CHECK_OK(oar_loader_next(t->loader, field, &more));
-        if (!more) {
-            CHECK_OK(oar_loader_position(t->loader, &epoch, &sample));
-            CHECK_OK(oar_loader_start(t->loader, epoch + 1, 0));
-            continue;
-        }
-        CHECK_OK(oar_backward(
-            tape,
-            oar_mse(tape, oar_forward(tape, t->net, field[0]), field[1])));
-        if (t->zero != NULL) {
-            CHECK_OK(oar_zero_step(t->zero));
-            oar_zero_zero_grad(t->zero);
-        } else {
-            CHECK_OK(oar_optim_step(t->optim));
-            oar_optim_zero_grad(t->optim);
-        }
-        oar_tape_reset(tape);
-        t->step++;
-    }
-    oar_tape_destroy(tape);
-    return OAR_OK;
-}
+enum { WIDTH = 6, HIDDEN = 8, STEPS = 14, STOP = 5 };
 
 static oar_status stop_and_go_on(oar_group *g, void *arg)
 {
     oar_checkpoint_opts opts = { .size = sizeof opts, .no_sync = 1 };
     int sharded = *(const int *)arg;
-    training whole, first, second;
+    trained_net whole, first, second;
     oar_checkpoint *runs;
 
-    CHECK_OK(make_training(g, sharded, &whole));
+    CHECK_OK(trained_net_make(&whole, g, sharded, WIDTH, HIDDEN));
     CHECK_OK(oar_loader_start(whole.loader, 0, 0));
-    CHECK_OK(train_to(&whole, STEPS));
+    CHECK_OK(trained_net_train(&whole, STEPS));
 
-    CHECK_OK(make_training(g, sharded, &first));
+    CHECK_OK(trained_net_make(&first, g, sharded, WIDTH, HIDDEN));
     CHECK_OK(oar_loader_start(first.loader, 0, 0));
-    CHECK_OK(train_to(&first, STOP));
+    CHECK_OK(trained_net_train(&first, STOP));
     CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
     CHECK_OK(oar_checkpoint_save(runs, first.state, first.step, NULL));
-    CHECK_OK(train_to(&first, STOP + 2)); /* what is saved stays as it was */
-    drop_training(&first);
+    CHECK_OK(trained_net_train(&first,
+                               STOP + 2)); /* what is saved stays as it was */
+    trained_net_drop(&first);
 
-    CHECK_OK(make_training(g, sharded, &second));
+    CHECK_OK(trained_net_make(&second, g, sharded, WIDTH, HIDDEN));
     CHECK_OK(oar_checkpoint_load(runs, second.state, OAR_NEWEST, NULL));
     CHECK(second.step == STOP);
-    CHECK_OK(train_to(&second, STEPS));
+    CHECK_OK(trained_net_train(&second, STEPS));
     for (int i = 0; i < oar_module_params(whole.net); i++) {
         oar_tensor *a = oar_module_param(whole.net, i);
         oar_tensor *b = oar_module_param(second.net, i);
@@ -303,8 +192,8 @@ static oar_status stop_and_go_on(oar_group *g, void *arg)
                      (size_t)oar_tensor_count(a) * sizeof(float)) == 0);
     }
     oar_checkpoint_close(runs);
-    drop_training(&second);
-    drop_training(&whole);
+    trained_net_drop(&second);
+    trained_net_drop(&whole);
     return OAR_OK;
 }
 

@@ -528,6 +528,10 @@ static oar_status pieces_of_all(oar_group *g, void *arg)
     CHECK_OK(make_deep(&net));
     CHECK_OK(oar_ddp_wrap(net, g, &o, &net));
     CHECK_OK(oar_zero_create(net, make_adam, &count, &zero));
+    for (int i = 1; o.bucket_bytes == SIZE_MAX && i < oar_module_params(net);
+         i++) /* they are gathered where they are: no second copy */
+        CHECK(oar_tensor_storage(oar_module_param(net, i)) ==
+              oar_tensor_storage(oar_module_param(net, 0)));
     CHECK(oar_zero_pieces(zero) == count && oar_zero_pieces(NULL) == 0);
     CHECK_OK(count_pieces(zero, net, seen));
     CHECK_OK(oar_all_reduce(g, oar_span_of(seen, DEEP_NUMBERS, OAR_F32),

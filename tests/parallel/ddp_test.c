@@ -271,6 +271,41 @@ static void a_parameter_that_cannot_be_written_stops_every_rank(void **state)
     ranks_all(3, wrap_without_memory, NULL);
 }
 
+static oar_status make_sgd(void *arg, int count, oar_tensor *const *piece,
+                           const char *const *name, oar_optim **optim)
+{
+    return oar_sgd_create_over(count, piece, NULL, optim);
+}
+
+static oar_status wrap_lazy(oar_group *g, void *arg)
+{
+    oar_module *net, *wrapped = NULL;
+    oar_zero *zero = NULL;
+
+    oar_lazy(1);
+    CHECK_OK(oar_linear_create(2, 3, 1, NULL, &net));
+    oar_lazy(0);
+    CHECK(oar_ddp_wrap(net, g, NULL, &wrapped) == OAR_E_STATE);
+    CHECK(strstr(oar_last_error_text(), "lazy") != NULL);
+    oar_lazy(1);
+    CHECK_OK(oar_linear_create(2, 3, 1, NULL, &net));
+    oar_lazy(0);
+    CHECK_OK(oar_ddp_wrap(
+        net, g, OAR_OPTS(oar_ddp_opts, .no_broadcast = 1, .sharded = 1),
+        &wrapped));
+    CHECK(oar_zero_create(wrapped, make_sgd, NULL, &zero) == OAR_E_STATE);
+    CHECK(strstr(oar_last_error_text(), "lazy") != NULL);
+    CHECK(zero == NULL);
+    oar_module_release(wrapped);
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void a_lazy_model_is_trained_by_no_rank(void **state)
+{
+    ranks_all(1, wrap_lazy, NULL);
+    ranks_all(3, wrap_lazy, NULL);
+}
+
 /* ---- parameters that are not always used --------------------------------- */
 
 typedef struct half_used {
@@ -505,6 +540,7 @@ int main(void)
         cmocka_unit_test(many_small_buckets_train_the_same),
         cmocka_unit_test(different_models_are_named_on_every_rank),
         cmocka_unit_test(a_parameter_that_cannot_be_written_stops_every_rank),
+        cmocka_unit_test(a_lazy_model_is_trained_by_no_rank),
         cmocka_unit_test(a_parameter_unused_on_one_rank_counts_as_zero_there),
         cmocka_unit_test(a_gradient_bound_elsewhere_is_copied_and_counted),
         cmocka_unit_test(an_unreached_gradient_moves_back_into_its_bucket),

@@ -299,6 +299,33 @@ static void each_wrong_field_has_a_sentence(void **state)
     oari_ckpt_part_list_free(&list);
 }
 
+/* A megabyte of entries that are all the same. */
+static void bytes_that_are_no_list_take_little_memory(void **state)
+{
+    enum { ENTRIES = 150000, BYTES = 12 + 7 * ENTRIES };
+    unsigned char *bytes = malloc(BYTES);
+    oari_ckpt_part_list list = { 0 };
+    oar_memory_stats before, after;
+
+    assert_non_null(bytes);
+    memcpy(bytes, "OARC\1\0\0\0\0\0\0\0", 12);
+    for (int i = 0; i < 4; i++)
+        bytes[8 + i] = (unsigned char)(ENTRIES >> 8 * i);
+    for (int i = 0; i < ENTRIES; i++)
+        memcpy(bytes + 12 + 7 * i, ENTRY, 7);
+    before = memory_now();
+    assert_fails_with(oari_ckpt_part_list_read(bytes, BYTES, &list), OAR_E_DATA,
+                      "entry 1 is not in order");
+    after = memory_now();
+    assert_true(after.allocations - before.allocations <= 3);
+
+    bytes[8]++; /* more entries than there is room for */
+    assert_fails_with(oari_ckpt_part_list_read(bytes, BYTES, &list), OAR_E_DATA,
+                      "150001 entries in");
+    assert_true(memory_now().allocations == after.allocations);
+    free(bytes);
+}
+
 static void what_is_written_is_read(void **state)
 {
     catalog_random random = { 4 };
@@ -398,6 +425,7 @@ int main(void)
         cmocka_unit_test(the_wire_is_what_it_is_said_to_be),
         cmocka_unit_test(damaged_bytes_are_refused_or_another_list),
         cmocka_unit_test(each_wrong_field_has_a_sentence),
+        cmocka_unit_test(bytes_that_are_no_list_take_little_memory),
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(the_hash_is_of_what_is_held),
         cmocka_unit_test(equal_lists_are_kept_once),

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "parallel/checkpoint/file_layout.h"
-#include "parallel/checkpoint/read_plan.h"
+#include "parallel/checkpoint/load/read_plan.h"
 #include "planners/checkpoint_catalog.h"
 #include "support/leak_check.h"
 

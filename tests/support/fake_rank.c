@@ -88,7 +88,7 @@ int fake_rank_connect(const fake_rank *i, int to)
     int64_t deadline = oari_deadline(PATIENCE_MS);
     int fd, done = 0;
 
-    if (oari_sock_connect(address, &fd) != OAR_OK)
+    if (oari_sock_connect_again(address, 0, &fd) != OAR_OK)
         return -1;
     while (!done) {
         struct pollfd wait = { fd, POLLOUT, 0 };

@@ -11,7 +11,9 @@ typedef enum disk_fault {
                                and rename can */
     DISK_FAULT_SHORT,       /* a write or read moves one byte only, or half */
     DISK_FAULT_KILL,        /* SIGKILL before the call */
-    DISK_FAULT_KILL_AFTER   /* SIGKILL after it */
+    DISK_FAULT_KILL_AFTER,  /* SIGKILL after it */
+    DISK_FAULT_STOP,        /* SIGSTOP before the call */
+    DISK_FAULT_SLOW /* this call and the next five each take `error` ms */
 } disk_fault;
 
 /* Puts the table in place: at call `at` (0: never) the fault strikes, with this
@@ -25,5 +27,7 @@ void faulty_disk_stop(void);
  * (NULL: none yet). */
 long faulty_disk_calls(void);
 const char *faulty_disk_struck(void);
+/* The name of a call, from 1; NULL: it was not made, or is beyond the 400th. */
+const char *faulty_disk_call(long number);
 
 #endif

@@ -2,6 +2,8 @@
 #include "support/leak_check.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <ftw.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,15 +90,15 @@ void folder_make(char path[FOLDER_PATH])
         fail_msg("no folder %s", path);
 }
 
-void folder_remove(const char *path)
+static int remove_one(const char *path, const struct stat *is, int kind,
+                      struct FTW *where)
 {
-    DIR *folder = opendir(path);
-    struct dirent *item;
+    return remove(path);
+}
 
-    if (folder == NULL)
-        return;
-    while ((item = readdir(folder)) != NULL)
-        unlinkat(dirfd(folder), item->d_name, 0);
-    closedir(folder);
-    rmdir(path);
+int folder_remove(const char *path)
+{
+    int failed = nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+
+    return failed != 0 && errno != ENOENT ? -1 : 0;
 }

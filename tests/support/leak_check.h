@@ -37,8 +37,9 @@ enum { FOLDER_PATH = 128 };
 
 /* Makes a folder under TMPDIR and writes its path into path. */
 void folder_make(char path[FOLDER_PATH]);
-/* Removes a folder with the files in it, if it exists. */
-void folder_remove(const char *path);
+/* Removes a folder with all that is in it, if it exists. Returns 0, or -1 if
+ * something stays. */
+int folder_remove(const char *path);
 /* Returns how many files are in a folder, or -1 if it does not exist. */
 int folder_entries(const char *path);
 

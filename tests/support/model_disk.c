@@ -434,6 +434,7 @@ static int is_left_out(const model_disk *d, int node)
     case MODEL_INDEX_NOT_SYNCED: return index;
     case MODEL_PART_NOT_SYNCED: return n->folder && folder > 0;
     case MODEL_PARENT_NOT_SYNCED: return n->folder && folder == 0;
+    case MODEL_FOLDERS_NOT_SYNCED: return n->folder;
     default: return 0;
     }
 }

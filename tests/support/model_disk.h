@@ -32,6 +32,7 @@ typedef enum model_mistake {
     MODEL_INDEX_NOT_SYNCED,  /* files called index.json */
     MODEL_PART_NOT_SYNCED,   /* folders but the root's children */
     MODEL_PARENT_NOT_SYNCED, /* the folder in which generations are */
+    MODEL_FOLDERS_NOT_SYNCED /* any */
 } model_mistake;
 void model_disk_mistake(model_disk *disk, model_mistake mistake);
 

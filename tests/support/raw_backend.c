@@ -56,7 +56,10 @@ int raw_backend_open(raw_backend *w, const test_job *c, int rank,
     }
     if (oari_backend_find(setup->backend, c->ranks, &w->ops) != OAR_OK ||
         test_job_store(c, &w->store) != OAR_OK ||
-        oari_recorder_create("wire", rank, c->ranks, &w->recorder) != OAR_OK)
+        oari_recorder_make(&(oari_ring_owner){ .group = "wire",
+                                               .rank = rank,
+                                               .ranks = c->ranks },
+                           &w->recorder) != OAR_OK)
         return complain(w, "open");
     w->self = calloc(1, w->ops->self_size);
     w->in_tree = oari_backend_in_tree(w->ops);

@@ -23,7 +23,7 @@ int raw_client_connect(const oar_store_server *server)
     const char *address = oar_store_server_address(server);
     int fd, done = 0;
 
-    assert_int_equal(oari_sock_connect(address, &fd), OAR_OK);
+    assert_int_equal(oari_sock_connect_again(address, 0, &fd), OAR_OK);
     while (!done) {
         raw_client_await(fd, POLLOUT);
         assert_int_equal(oari_sock_connected(fd, address, &done), OAR_OK);

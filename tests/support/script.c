@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/script.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,7 @@ static int read_value(const char *word, script_call *a)
 {
     return sscanf(word, "label=%23s", a->label) == 1 ||
            sscanf(word, "tag=%ld", &a->tag) == 1 ||
+           sscanf(word, "key=%" SCNu64, &a->key) == 1 ||
            sscanf(word, "within=%ld", &a->within_ms) == 1 ||
            sscanf(word, "weight=%lf", &a->weight) == 1 ||
            sscanf(word, "scale=%lf", &a->op.scalar) == 1 ||
@@ -260,6 +262,7 @@ static oar_status run_one(const script_runner *who, const script_call *a,
     s.ranks = oar_group_size(s.group);
     s.opts.label = a->label[0] != 0 ? a->label : NULL;
     s.opts.weight = a->weight;
+    s.opts.key = a->key;
     s.opts.canonical = a->canonical;
     s.opts.synchronous = a->synchronous;
     s.opts.timeout_ms = a->within_ms;

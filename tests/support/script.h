@@ -15,7 +15,7 @@
  *     batch       collected; the batch ends before the first call without it
  *     other       on the other group
  *     monitored   a barrier: the monitored one
- *     label=TEXT  tag=N  weight=N  scale=N
+ *     label=TEXT  tag=N  weight=N  scale=N  key=N
  *     wide=R      _v: rank R's part is one element longer
  *     within=MS   a timeout of its own
  */
@@ -35,6 +35,7 @@ typedef struct script_call {
     oar_reduce_op op;
     int root, wide;
     int64_t tag, within_ms;
+    uint64_t key;
     double weight;
     int async, apart, prepared, canonical, synchronous, batch, other;
     int monitored;

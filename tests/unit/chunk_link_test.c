@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Full messages out of blocks: chunk_link.h, over a courier in memory that
+/* Full messages out of blocks: chunk_link.h, over a transport in memory that
  * delivers late, in an order of its own across pairs and lanes. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,82 +17,82 @@
 enum { RANKS = 3, EAGER = 100, LANES = 5, MOST = 4096 };
 #define ANY_TAG UINT64_MAX
 
-typedef struct relay_block {
-    oari_chunk *parcel;
+typedef struct posted_block {
+    oari_chunk *chunk;
     int from, to; /* of a get: from may be -1 */
-} relay_block;
+} posted_block;
 
 /* What is in flight between all ranks, in the order started. */
-typedef struct relay_ranks {
-    relay_block put[MOST], get[MOST];
+typedef struct block_ranks {
+    posted_block put[MOST], get[MOST];
     int puts, gets;
     int mixed, no_drop;
     oari_chunk *kept[8]; /* that were not let go of */
     int kept_count;
     int fail_puts; /* every put from now on fails */
     uint64_t random;
-    struct relay_rank {
-        struct relay_ranks *ranks;
+    struct block_rank {
+        struct block_ranks *ranks;
         int rank;
     } rank_of[RANKS];
-    oari_chunk_link *relay[RANKS];
+    oari_chunk_link *link[RANKS];
     leak_check before;
-} relay_ranks;
+} block_ranks;
 
-static oar_status put(void *self, oari_chunk *parcel)
+static oar_status put(void *self, oari_chunk *chunk)
 {
-    struct relay_rank *rank_of = self;
-    relay_ranks *t = rank_of->ranks;
+    struct block_rank *rank_of = self;
+    block_ranks *t = rank_of->ranks;
 
     if (t->fail_puts)
-        return oar_backend_fail(OAR_E_SYSTEM, "the courier is ill");
-    assert_true(t->puts < MOST && parcel->lane < LANES && !parcel->done);
-    t->put[t->puts++] = (relay_block){ parcel, rank_of->rank, parcel->peer };
+        return oar_backend_fail(OAR_E_SYSTEM, "the transport fails");
+    assert_true(t->puts < MOST && chunk->lane < LANES && !chunk->done);
+    t->put[t->puts++] = (posted_block){ chunk, rank_of->rank, chunk->peer };
     return OAR_OK;
 }
 
-static oar_status get(void *self, oari_chunk *parcel)
+static oar_status get(void *self, oari_chunk *chunk)
 {
-    struct relay_rank *rank_of = self;
-    relay_ranks *t = rank_of->ranks;
+    struct block_rank *rank_of = self;
+    block_ranks *t = rank_of->ranks;
 
-    assert_true(t->gets < MOST && parcel->lane < LANES && !parcel->done);
-    assert_true(parcel->peer >= 0 || (t->mixed && parcel->lane == 0));
-    t->get[t->gets++] = (relay_block){ parcel, parcel->peer, rank_of->rank };
+    assert_true(t->gets < MOST && chunk->lane < LANES && !chunk->done);
+    assert_true(chunk->peer >= 0 || (t->mixed && chunk->lane == 0));
+    t->get[t->gets++] = (posted_block){ chunk, chunk->peer, rank_of->rank };
     return OAR_OK;
 }
 
-static void remove_block(relay_block *list, int *count, int at)
+static void remove_block(posted_block *list, int *count, int at)
 {
     memmove(list + at, list + at + 1, (size_t)(*count - at - 1) * sizeof *list);
     --*count;
 }
 
-static int find_parcel(const relay_block *list, int count,
-                       const oari_chunk *parcel)
+static int find_block(const posted_block *list, int count,
+                      const oari_chunk *chunk)
 {
     int at = 0;
 
-    while (at < count && list[at].parcel != parcel)
+    while (at < count && list[at].chunk != chunk)
         at++;
     return at;
 }
 
-static int drop(void *self, oari_chunk *parcel)
+static int drop(void *self, oari_chunk *chunk)
 {
-    relay_ranks *t = ((struct relay_rank *)self)->ranks;
-    int at = find_parcel(t->put, t->puts, parcel);
+    block_ranks *t = ((struct block_rank *)self)->ranks;
+    int at = find_block(t->put, t->puts, chunk);
 
     if (at < t->puts)
         remove_block(t->put, &t->puts, at);
-    else if ((at = find_parcel(t->get, t->gets, parcel)) < t->gets)
+    else if ((at = find_block(t->get, t->gets, chunk)) < t->gets)
         remove_block(t->get, &t->gets, at);
     if (t->no_drop)
-        t->kept[t->kept_count++] = parcel;
+        t->kept[t->kept_count++] = chunk;
     return !t->no_drop;
 }
 
-static void open_ranks(relay_ranks *t, int mixed)
+static void open_ranks(block_ranks *t, int mixed)
 {
     memset(t, 0, sizeof *t);
     t->before = leak_check_begin();
@@ -105,20 +105,20 @@ static void open_ranks(relay_ranks *t, int mixed)
         t->rank_of[r].ranks = t;
         t->rank_of[r].rank = r;
         assert_int_equal(oari_chunk_link_create(&transport_ops, r, RANKS, EAGER,
-                                                &t->relay[r]),
+                                                &t->link[r]),
                          OAR_OK);
     }
 }
 
-static void close_ranks(relay_ranks *t)
+static void close_ranks(block_ranks *t)
 {
     for (int r = 0; r < RANKS; r++)
-        oari_chunk_link_destroy(t->relay[r]);
+        oari_chunk_link_destroy(t->link[r]);
     assert_int_equal(t->puts + t->gets, 0);
     leak_check_end(&t->before);
 }
 
-static uint64_t draw(relay_ranks *t, uint64_t below)
+static uint64_t draw(block_ranks *t, uint64_t below)
 {
     t->random ^= t->random << 13;
     t->random ^= t->random >> 7;
@@ -128,14 +128,14 @@ static uint64_t draw(relay_ranks *t, uint64_t below)
 
 /* ---- delivering ---------------------------------------------------------- */
 
-static int same_way(const relay_block *a, const relay_block *b)
+static int same_way(const posted_block *a, const posted_block *b)
 {
     return a->from == b->from && a->to == b->to &&
-           a->parcel->lane == b->parcel->lane;
+           a->chunk->lane == b->chunk->lane;
 }
 
 /* Whether no earlier one goes the same way. */
-static int is_first(const relay_ranks *t, int at)
+static int is_first(const block_ranks *t, int at)
 {
     for (int i = 0; i < at; i++)
         if (same_way(&t->put[i], &t->put[at]))
@@ -143,24 +143,23 @@ static int is_first(const relay_ranks *t, int at)
     return 1;
 }
 
-static int find_get(const relay_ranks *t, const relay_block *p)
+static int find_get(const block_ranks *t, const posted_block *p)
 {
     for (int i = 0; i < t->gets; i++)
-        if (t->get[i].to == p->to &&
-            t->get[i].parcel->lane == p->parcel->lane &&
+        if (t->get[i].to == p->to && t->get[i].chunk->lane == p->chunk->lane &&
             (t->get[i].from == p->from || t->get[i].from < 0))
             return i;
     return -1;
 }
 
-static int deliver(relay_ranks *t, int at)
+static int deliver(block_ranks *t, int at)
 {
-    oari_chunk *p = t->put[at].parcel, *g;
+    oari_chunk *p = t->put[at].chunk, *g;
     int to = find_get(t, &t->put[at]);
 
     if (to < 0 || !is_first(t, at))
         return 0;
-    g = t->get[to].parcel;
+    g = t->get[to].chunk;
     assert_true(p->lane == 0 ? p->bytes <= g->bytes : p->bytes == g->bytes);
     memcpy(g->data, p->data, p->bytes);
     g->peer = t->put[at].from;
@@ -172,7 +171,7 @@ static int deliver(relay_ranks *t, int at)
 }
 
 /* One block, any that may come now; 0: none can. */
-static int deliver_one(relay_ranks *t)
+static int deliver_one(block_ranks *t)
 {
     int start = t->puts != 0 ? (int)draw(t, (uint64_t)t->puts) : 0;
 
@@ -182,21 +181,21 @@ static int deliver_one(relay_ranks *t)
     return 0;
 }
 
-static void look(relay_ranks *t)
+static void look(block_ranks *t)
 {
     for (int r = 0; r < RANKS; r++)
-        assert_int_equal(oari_chunk_link_progress(t->relay[r]), OAR_OK);
+        assert_int_equal(oari_chunk_link_progress(t->link[r]), OAR_OK);
 }
 
 /* Until nothing moves. */
-static void settle(relay_ranks *t)
+static void settle(block_ranks *t)
 {
     look(t);
     while (deliver_one(t))
         if (draw(t, 3) == 0)
             look(t);
         else
-            oari_chunk_link_progress(t->relay[draw(t, RANKS)]);
+            oari_chunk_link_progress(t->link[draw(t, RANKS)]);
     look(t);
     if (deliver_one(t))
         settle(t);
@@ -219,14 +218,14 @@ static oar_transfer from_any(void *data, size_t bytes)
     return t;
 }
 
-static void send_message(relay_ranks *t, int rank, oar_transfer *transfer)
+static void send_message(block_ranks *t, int rank, oar_transfer *transfer)
 {
-    assert_int_equal(oari_chunk_link_send(t->relay[rank], transfer), OAR_OK);
+    assert_int_equal(oari_chunk_link_send(t->link[rank], transfer), OAR_OK);
 }
 
-static void receive_message(relay_ranks *t, int rank, oar_transfer *transfer)
+static void receive_message(block_ranks *t, int rank, oar_transfer *transfer)
 {
-    assert_int_equal(oari_chunk_link_recv(t->relay[rank], transfer), OAR_OK);
+    assert_int_equal(oari_chunk_link_recv(t->link[rank], transfer), OAR_OK);
 }
 
 #define assert_ended(transfer, why) \
@@ -237,7 +236,7 @@ static void receive_message(relay_ranks *t, int rank, oar_transfer *transfer)
 static void every_size_arrives_whichever_side_is_first(void **state)
 {
     static const size_t sizes[] = { 0, 1, 99, 100, 101, 3001, 70001 };
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
 
     for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
         size_t bytes = sizes[i / 2];
@@ -276,7 +275,7 @@ static size_t size_of(int i)
 /* Sizes tell which message came: order holds for any mix of small and large. */
 static void messages_of_a_pair_and_tag_come_in_the_order_sent(void **state)
 {
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
     test_messages *l = calloc(1, sizeof *l);
 
     for (int i = 0; i < MANY; i++) {
@@ -306,12 +305,12 @@ static void messages_of_a_pair_and_tag_come_in_the_order_sent(void **state)
     }
     free(l);
     for (int r = 0; r < RANKS; r++)
-        assert_true(oari_chunk_link_idle(t->relay[r]));
+        assert_true(oari_chunk_link_idle(t->link[r]));
 }
 
 static void any_source_and_any_tag_take_what_came_first(void **state)
 {
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
     unsigned char big[300] = { 5 }, got[300] = { 0 };
     int small = 9, value = 0;
     oar_transfer a = message(1, 11, big, sizeof big);
@@ -321,9 +320,8 @@ static void any_source_and_any_tag_take_what_came_first(void **state)
 
     send_message(t, 0, &a);
     settle(t);
-    assert_int_equal(oari_chunk_link_peek(t->relay[1], -1, 0, ANY_TAG, NULL),
-                     0);
-    settle(t); /* a peek has opened the gates */
+    assert_int_equal(oari_chunk_link_peek(t->link[1], -1, 0, ANY_TAG, NULL), 0);
+    settle(t); /* a peek has opened the inboxes */
     send_message(t, 2, &b);
     settle(t);
     receive_message(t, 1, &first);
@@ -337,31 +335,31 @@ static void any_source_and_any_tag_take_what_came_first(void **state)
 
 static void a_probe_sees_what_waits_and_leaves_it(void **state)
 {
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
     unsigned char data[3000] = { 1 }, got[3000];
     oar_envelope found = { .size = sizeof found };
     oar_transfer s = message(2, 4, data, sizeof data);
     oar_transfer r = message(1, 4, got, sizeof got);
 
-    oari_chunk_link_peek(t->relay[2], 1, 4, 0, NULL);
+    oari_chunk_link_peek(t->link[2], 1, 4, 0, NULL);
     send_message(t, 1, &s);
     settle(t);
     for (int i = 0; i < 2; i++) {
-        assert_true(oari_chunk_link_peek(t->relay[2], -1, 4, 0, &found));
+        assert_true(oari_chunk_link_peek(t->link[2], -1, 4, 0, &found));
         assert_true(found.source == 1 && found.tag == 4 &&
                     found.bytes == sizeof data);
     }
-    assert_false(oari_chunk_link_peek(t->relay[2], 0, 4, 0, NULL));
-    assert_false(oari_chunk_link_peek(t->relay[2], 1, 5, 0, NULL));
+    assert_false(oari_chunk_link_peek(t->link[2], 0, 4, 0, NULL));
+    assert_false(oari_chunk_link_peek(t->link[2], 1, 5, 0, NULL));
     receive_message(t, 2, &r);
     settle(t);
     assert_ended(r, OAR_OK);
-    assert_false(oari_chunk_link_peek(t->relay[2], -1, 4, 0, NULL));
+    assert_false(oari_chunk_link_peek(t->link[2], -1, 4, 0, NULL));
 }
 
 static void a_wrong_size_fails_on_both_sides_and_the_next_succeeds(void **state)
 {
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
     unsigned char data[500] = { 3 }, got[500] = { 0 };
     oar_transfer large = message(1, 1, data, 500);
     oar_transfer little = message(1, 1, data, 50);
@@ -387,7 +385,7 @@ static void a_wrong_size_fails_on_both_sides_and_the_next_succeeds(void **state)
 
 static void a_synchronous_send_waits_for_its_receive(void **state)
 {
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
     int out = 4, in = 0;
     oar_transfer s = message(0, 1, &out, sizeof out);
     oar_transfer none = message(0, 2, NULL, 0);
@@ -409,7 +407,7 @@ static void a_synchronous_send_waits_for_its_receive(void **state)
 
 static void messages_to_oneself_are_like_others(void **state)
 {
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
     unsigned char data[3000] = { 8 }, got[3000] = { 0 };
     oar_transfer s = message(1, 5, data, sizeof data);
     oar_transfer r = from_any(got, sizeof got);
@@ -428,17 +426,16 @@ static void one_rank_alone_needs_no_transport(void **state)
     unsigned char data[3000] = { 8 }, got[3000] = { 0 };
     oar_transfer s = message(0, 5, data, sizeof data);
     oar_transfer r = from_any(got, sizeof got);
-    oari_chunk_link *relay = NULL;
+    oari_chunk_link *link = NULL;
 
-    assert_int_equal(oari_chunk_link_create(&none, 0, 1, EAGER, &relay),
-                     OAR_OK);
-    assert_int_equal(oari_chunk_link_recv(relay, &r), OAR_OK);
-    assert_int_equal(oari_chunk_link_send(relay, &s), OAR_OK);
-    assert_int_equal(oari_chunk_link_progress(relay), OAR_OK);
+    assert_int_equal(oari_chunk_link_create(&none, 0, 1, EAGER, &link), OAR_OK);
+    assert_int_equal(oari_chunk_link_recv(link, &r), OAR_OK);
+    assert_int_equal(oari_chunk_link_send(link, &s), OAR_OK);
+    assert_int_equal(oari_chunk_link_progress(link), OAR_OK);
     assert_ended(s, OAR_OK);
     assert_ended(r, OAR_OK);
     assert_memory_equal(got, data, sizeof got);
-    oari_chunk_link_destroy(relay);
+    oari_chunk_link_destroy(link);
 }
 
 /* ---- memory -------------------------------------------------------------- */
@@ -447,13 +444,13 @@ static void one_rank_alone_needs_no_transport(void **state)
  * nothing is lost. */
 static void a_flood_is_bounded_and_arrives(void **state)
 {
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
     enum { FLOOD = 400000 };
     unsigned char data[EAGER] = { 0 }, got[EAGER];
     oar_transfer *offered = NULL, *s = calloc(FLOOD, sizeof *s);
     int pushed = 0;
 
-    oari_chunk_link_peek(t->relay[1], -1, 0, ANY_TAG, NULL);
+    oari_chunk_link_peek(t->link[1], -1, 0, ANY_TAG, NULL);
     while (offered == NULL) {
         assert_true(pushed < FLOOD);
         memcpy(data, &pushed, sizeof pushed);
@@ -484,7 +481,7 @@ static void a_flood_is_bounded_and_arrives(void **state)
 /* A sender that never hears anything else is told of its credit in time. */
 static void credit_comes_back_to_a_rank_that_only_sends(void **state)
 {
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
     unsigned char data[EAGER] = { 0 }, got[EAGER];
     int offered = 0;
 
@@ -506,7 +503,7 @@ static void credit_comes_back_to_a_rank_that_only_sends(void **state)
 
 static void an_abort_ends_everything_and_lets_go_of_buffers(void **state)
 {
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
     unsigned char data[3000] = { 0 }, got[3000] = { 0 };
     oar_transfer s[3] = { message(1, 1, data, sizeof data),
                           message(2, 1, data, sizeof data),
@@ -519,33 +516,33 @@ static void an_abort_ends_everything_and_lets_go_of_buffers(void **state)
         send_message(t, 0, &s[i]);
     receive_message(t, 1, &r[0]);
     receive_message(t, 0, &r[1]);
-    for (int i = 0; i < 20 && t->relay[0] != NULL; i++) {
+    for (int i = 0; i < 20 && t->link[0] != NULL; i++) {
         int data_way = 0;
         for (int k = 0; k < t->puts; k++)
-            data_way += t->put[k].parcel->lane != 0;
+            data_way += t->put[k].chunk->lane != 0;
         if (data_way)
             break; /* the data of the first is under way */
         deliver_one(t);
         look(t);
     }
-    oari_chunk_link_abort(t->relay[0], OAR_E_ABORTED);
-    oari_chunk_link_abort(t->relay[0], OAR_E_TIMEOUT);
+    oari_chunk_link_abort(t->link[0], OAR_E_ABORTED);
+    oari_chunk_link_abort(t->link[0], OAR_E_TIMEOUT);
     receive_message(t, 0, &r[2]);
     for (int i = 0; i < 3; i++)
         assert_ended(s[i], OAR_E_ABORTED);
     assert_ended(r[1], OAR_E_ABORTED);
     assert_ended(r[2], OAR_E_ABORTED);
     for (int k = 0; k < t->puts; k++)
-        assert_true(t->put[k].from != 0 || t->put[k].parcel->lane == 0);
+        assert_true(t->put[k].from != 0 || t->put[k].chunk->lane == 0);
     assert_false(r[0].done); /* another rank's */
-    oari_chunk_link_abort(t->relay[1], OAR_E_PEER);
+    oari_chunk_link_abort(t->link[1], OAR_E_PEER);
     assert_ended(r[0], OAR_E_PEER);
-    assert_int_equal(oari_chunk_link_progress(t->relay[0]), OAR_OK);
+    assert_int_equal(oari_chunk_link_progress(t->link[0]), OAR_OK);
 }
 
 static void a_transport_that_fails_fails_the_call(void **state)
 {
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
     unsigned char data[3000] = { 0 }, got[3000];
     oar_transfer s = message(1, 1, data, sizeof data);
     oar_transfer r = message(0, 1, got, sizeof got);
@@ -554,41 +551,41 @@ static void a_transport_that_fails_fails_the_call(void **state)
     receive_message(t, 1, &r);
     t->fail_puts = 1;
     deliver_one(t); /* the offer; its answer cannot be sent */
-    assert_int_equal(oari_chunk_link_progress(t->relay[1]), OAR_E_SYSTEM);
-    assert_int_equal(oari_chunk_link_send(t->relay[2], &s), OAR_E_SYSTEM);
-    oari_chunk_link_abort(t->relay[0], OAR_E_ABORTED);
-    oari_chunk_link_abort(t->relay[1], OAR_E_ABORTED);
+    assert_int_equal(oari_chunk_link_progress(t->link[1]), OAR_E_SYSTEM);
+    assert_int_equal(oari_chunk_link_send(t->link[2], &s), OAR_E_SYSTEM);
+    oari_chunk_link_abort(t->link[0], OAR_E_ABORTED);
+    oari_chunk_link_abort(t->link[1], OAR_E_ABORTED);
     assert_true(r.done && s.done);
 }
 
 static void what_is_put_counts_as_leaving_until_it_is_there(void **state)
 {
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
     int value = 1;
     oar_transfer s = message(1, 1, &value, sizeof value);
 
     send_message(t, 0, &s);
     assert_ended(s, OAR_OK); /* a copy of it */
     settle(t);
-    assert_int_equal(oari_chunk_link_leaving(t->relay[0]),
-                     1); /* no gate there */
-    oari_chunk_link_peek(t->relay[1], -1, 0, ANY_TAG, NULL);
+    assert_int_equal(oari_chunk_link_leaving(t->link[0]),
+                     1); /* no inbox there */
+    oari_chunk_link_peek(t->link[1], -1, 0, ANY_TAG, NULL);
     settle(t);
-    assert_int_equal(oari_chunk_link_leaving(t->relay[0]), 0);
+    assert_int_equal(oari_chunk_link_leaving(t->link[0]), 0);
 }
 
-/* What a courier cannot let go of is never freed under it. */
+/* What a transport cannot let go of is never freed under it. */
 static void memory_that_the_transport_still_uses_stays(void **state)
 {
-    relay_ranks *t = *state;
+    block_ranks *t = *state;
     int value = 1;
     oar_transfer s = message(1, 1, &value, sizeof value);
 
     send_message(t, 0, &s);
-    oari_chunk_link_peek(t->relay[0], -1, 0, ANY_TAG, NULL);
+    oari_chunk_link_peek(t->link[0], -1, 0, ANY_TAG, NULL);
     t->no_drop = 1;
-    oari_chunk_link_destroy(t->relay[0]);
-    t->relay[0] = NULL;
+    oari_chunk_link_destroy(t->link[0]);
+    t->link[0] = NULL;
     assert_int_equal(t->kept_count, t->mixed ? 2 : RANKS);
     for (int i = 0; i < t->kept_count; i++) {
         *(volatile char *)t->kept[i]->data = 1; /* asan would tell */
@@ -598,14 +595,14 @@ static void memory_that_the_transport_still_uses_stays(void **state)
 
 static oar_status make_and_drop(void *arg)
 {
-    relay_ranks *t = arg;
+    block_ranks *t = arg;
     oari_chunk_transport transport_ops = { put,   get, drop, &t->rank_of[0],
                                            LANES, 0 };
-    oari_chunk_link *relay = NULL;
+    oari_chunk_link *link = NULL;
     oar_status status =
-        oari_chunk_link_create(&transport_ops, 0, RANKS, EAGER, &relay);
+        oari_chunk_link_create(&transport_ops, 0, RANKS, EAGER, &link);
 
-    oari_chunk_link_destroy(relay);
+    oari_chunk_link_destroy(link);
     return status;
 }
 
@@ -614,11 +611,11 @@ static void a_creation_that_fails_leaves_nothing(void **state)
     fail_each_allocation(make_and_drop, *state);
 }
 
-/* ---- both kinds of gates ------------------------------------------------- */
+/* ---- both kinds of inboxes ----------------------------------------------- */
 
 static int set_up(void **state)
 {
-    static relay_ranks t;
+    static block_ranks t;
 
     open_ranks(&t, 0);
     *state = &t;
@@ -627,7 +624,7 @@ static int set_up(void **state)
 
 static int set_up_mixed(void **state)
 {
-    static relay_ranks t;
+    static block_ranks t;
 
     open_ranks(&t, 1);
     *state = &t;
@@ -670,5 +667,5 @@ int main(void)
         OVER(set_up, a_creation_that_fails_leaves_nothing),
     };
 
-    return cmocka_run_group_tests_name("relay", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("link", tests, NULL, NULL);
 }

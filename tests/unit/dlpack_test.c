@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* DLPack: tensors exported and imported without a copy, the ownership of their
  * memory, what is refused, and that every deleter is called once. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -145,6 +146,64 @@ static void what_cannot_go_out_is_refused(void **state)
     assert_int_equal(oar_dlpack_export(a, &out), OAR_E_STATE);
     assert_null(out);
     oar_tensor_release(a);
+}
+
+static void memory_that_a_consumer_reads_is_not_taken_away(void **state)
+{
+    oar_tensor *a = oar_full(NULL, OAR_F32, OAR_SHAPE(5), 7), *other;
+    oar_storage *s = oar_tensor_storage(a);
+    oari_dl_unversioned *old;
+    oari_dl_managed *out;
+    const float *seen;
+
+    OK(oar_dlpack_export(a, &out));
+    OK(oar_dlpack_export_unversioned(a, &old));
+    seen = out->tensor.data;
+    assert_fails_with(oar_storage_detach(s), OAR_E_STATE, "DLPack");
+    assert_true(seen[4] == 7);
+    out->deleter(out);
+    assert_fails_with(oar_storage_detach(s), OAR_E_STATE, "DLPack");
+    other = oar_dlpack_import_unversioned(NULL, old);
+    assert_fails_with(oar_storage_detach(s), OAR_E_STATE, "DLPack");
+    OK(oar_storage_detach(oar_tensor_storage(other))); /* gives it back */
+    OK(oar_storage_detach(s));
+    assert_null(oar_tensor_data(a));
+    oar_tensor_release(other);
+    oar_tensor_release(a);
+}
+
+/* Reads all of an export of ones and gives it back. */
+static void *consume_export(void *arg)
+{
+    oari_dl_managed *out = arg;
+    const float *number = out->tensor.data;
+    intptr_t sum = 0;
+
+    for (int64_t i = 0; i < out->tensor.shape[0]; i++)
+        sum += number[i] == 1;
+    out->deleter(out);
+    return (void *)sum;
+}
+
+static void a_consumer_gives_back_from_another_thread(void **state)
+{
+    enum { COUNT = 5000 };
+
+    for (int i = 0; i < 20; i++) {
+        oar_tensor *a = oar_ones(NULL, OAR_F32, OAR_SHAPE(COUNT));
+        oari_dl_managed *out;
+        pthread_t consumer;
+        void *sum;
+
+        OK(oar_dlpack_export(a, &out));
+        assert_int_equal(pthread_create(&consumer, NULL, consume_export, out),
+                         0);
+        oar_storage_detach(oar_tensor_storage(a)); /* or is refused */
+        assert_int_equal(pthread_join(consumer, &sum), 0);
+        assert_int_equal((intptr_t)sum, COUNT);
+        OK(oar_storage_detach(oar_tensor_storage(a)));
+        oar_tensor_release(a);
+    }
 }
 
 /* ---- in ------------------------------------------------------------------ */
@@ -543,6 +602,8 @@ static void every_allocation_may_fail(void **state)
 
     oar_memory_fail_after(1);
     assert_int_equal(oar_dlpack_export(a, &out), OAR_E_NOMEM);
+    OK(oar_storage_detach(oar_tensor_storage(a))); /* nothing was exported */
+    OK(oar_storage_attach(oar_tensor_storage(a), NULL, NULL, NULL));
     for (uint64_t n = 1; n <= 2; n++) {
         make_foreign(&f);
         oar_memory_fail_after(n);
@@ -564,6 +625,8 @@ int main(void)
         cmocka_unit_test(a_tensor_goes_out_with_its_strides),
         cmocka_unit_test(every_dtype_goes_round),
         cmocka_unit_test(single_and_empty_tensors_go_round),
+        cmocka_unit_test(memory_that_a_consumer_reads_is_not_taken_away),
+        cmocka_unit_test(a_consumer_gives_back_from_another_thread),
         cmocka_unit_test(what_cannot_go_out_is_refused),
         cmocka_unit_test(a_tensor_comes_in_and_is_given_back),
         cmocka_unit_test(a_tape_gives_it_back_at_reset),

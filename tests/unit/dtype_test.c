@@ -12,6 +12,7 @@
 #include <oarsong/tensor.h>
 
 #include "base/dtype.h"
+#include "base/half.h"
 #include "numbers.h"
 
 static float f32_of(uint32_t bits)
@@ -119,8 +120,8 @@ static void unknown_operators_and_dtypes_are_bad_arguments(void **state)
 static void every_half_is_worth_what_its_bits_say(void **state)
 {
     for (uint32_t bits = 0; bits <= 0xffff; bits++) {
-        float f16 = oari_f16_to_f32((uint16_t)bits);
-        float bf16 = oari_bf16_to_f32((uint16_t)bits);
+        float f16 = oari_f16_bits_to_f32((uint16_t)bits);
+        float bf16 = oari_bf16_bits_to_f32((uint16_t)bits);
         float want_f16 = (float)half_value(format_f16, (uint16_t)bits);
         float want_bf16 = (float)half_value(format_bf16, (uint16_t)bits);
 
@@ -133,8 +134,8 @@ static void every_half_survives_the_round_trip(void **state)
 {
     for (uint32_t i = 0; i <= 0xffff; i++) {
         uint16_t bits = (uint16_t)i;
-        uint16_t f16 = oari_f16_from_f32(oari_f16_to_f32(bits));
-        uint16_t bf16 = oari_bf16_from_f32(oari_bf16_to_f32(bits));
+        uint16_t f16 = oari_f16_bits_from_f32(oari_f16_bits_to_f32(bits));
+        uint16_t bf16 = oari_bf16_bits_from_f32(oari_bf16_bits_to_f32(bits));
 
         assert_true(same_element(OAR_F16, &f16, &bits));
         assert_true(same_element(OAR_BF16, &bf16, &bits));
@@ -161,9 +162,9 @@ static void halves_are_rounded_to_nearest_and_ties_to_even(void **state)
 {
     for (int sign = -1; sign <= 1; sign += 2) {
         for (uint16_t low = 0; low < 0x7c00; low++)
-            check_between(format_f16, oari_f16_from_f32, low, sign);
+            check_between(format_f16, oari_f16_bits_from_f32, low, sign);
         for (uint16_t low = 0; low < 0x7f80; low++)
-            check_between(format_bf16, oari_bf16_from_f32, low, sign);
+            check_between(format_bf16, oari_bf16_bits_from_f32, low, sign);
     }
 }
 
@@ -173,8 +174,8 @@ static void random_floats_round_as_they_should(void **state)
 
     for (int i = 0; i < 300000; i++) {
         float value = f32_of((uint32_t)(next_random(&seed) >> 32));
-        uint16_t f16 = oari_f16_from_f32(value);
-        uint16_t bf16 = oari_bf16_from_f32(value);
+        uint16_t f16 = oari_f16_bits_from_f32(value);
+        uint16_t bf16 = oari_bf16_bits_from_f32(value);
         uint16_t want_f16 = half_bits(format_f16, value);
         uint16_t want_bf16 = half_bits(format_bf16, value);
 
@@ -189,16 +190,16 @@ static void a_nan_stays_a_quiet_nan(void **state)
                                     0xff800001, 0x7f802000, 0x7f80ffff };
 
     for (size_t i = 0; i < sizeof nan / sizeof nan[0]; i++) {
-        uint16_t f16 = oari_f16_from_f32(f32_of(nan[i]));
-        uint16_t bf16 = oari_bf16_from_f32(f32_of(nan[i]));
+        uint16_t f16 = oari_f16_bits_from_f32(f32_of(nan[i]));
+        uint16_t bf16 = oari_bf16_bits_from_f32(f32_of(nan[i]));
 
         assert_int_equal(f16 & 0x7e00, 0x7e00);
         assert_int_equal(bf16 & 0x7fc0, 0x7fc0);
         assert_int_equal(f16 & 0x8000, nan[i] >> 16 & 0x8000);
         assert_int_equal(bf16 & 0x8000, nan[i] >> 16 & 0x8000);
     }
-    assert_true(isnan(oari_f16_to_f32(0x7c01)));
-    assert_true(isnan(oari_bf16_to_f32(0xff81)));
+    assert_true(isnan(oari_f16_bits_to_f32(0x7c01)));
+    assert_true(isnan(oari_bf16_bits_to_f32(0xff81)));
 }
 
 /* ---- conversion ---------------------------------------------------------- */
@@ -261,7 +262,7 @@ static void conversion_in_bulk_agrees_with_one_by_one(void **state)
     oari_convert(wide, OAR_F32, half, OAR_F16, 0x10000);
     oari_convert(back, OAR_F16, wide, OAR_F32, 0x10000);
     for (int i = 0; i <= 0xffff; i++) {
-        float one = oari_f16_to_f32(half[i]);
+        float one = oari_f16_bits_to_f32(half[i]);
 
         assert_memory_equal(&one, &wide[i], sizeof one);
         assert_true(same_element(OAR_F16, &back[i], &half[i]));

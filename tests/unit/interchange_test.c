@@ -245,6 +245,21 @@ static void options_are_those_of_the_file(void **state)
     oar_module_release(gpt);
 }
 
+static void models_from_files_are_never_lazy(void **state)
+{
+    oar_module *gpt;
+
+    (void)state;
+    oar_lazy(1);
+    OK(oar_gpt_from_hf(golden_path(""), OAR_F32, &gpt, NULL));
+    assert_false(oar_tensor_is_lazy(oar_module_param(gpt, 0)));
+    oar_module_release(gpt);
+    OK(oar_gpt_from_llmc(golden_path("f32.bin"), OAR_F32, 1, &gpt, NULL));
+    assert_false(oar_tensor_is_lazy(oar_module_param(gpt, 0)));
+    assert_int_equal(oar_lazy(0), 1);
+    oar_module_release(gpt);
+}
+
 static void llmc_files_are_written_byte_for_byte(void **state)
 {
     static unsigned char want[MANY_BYTES], got[MANY_BYTES];
@@ -1102,6 +1117,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_those_of_torch),
         cmocka_unit_test(options_are_those_of_the_file),
+        cmocka_unit_test(models_from_files_are_never_lazy),
 #define IN_FOLDER(test) \
     cmocka_unit_test_setup_teardown(test, open_folder, close_folder)
         IN_FOLDER(llmc_files_are_written_byte_for_byte),

@@ -397,7 +397,7 @@ static int connect_to(const char *address)
 {
     int fd, done = 0;
 
-    if (oari_sock_connect(address, &fd) != OAR_OK)
+    if (oari_sock_connect_again(address, 0, &fd) != OAR_OK)
         return -1;
     while (!done)
         if (oari_sock_connected(fd, address, &done) != OAR_OK)

@@ -148,6 +148,32 @@ static void recomputing_inside_recomputing_gives_the_same_bits(void **state)
     oar_module_release(b);
 }
 
+static void a_parameter_that_moves_ends_what_is_to_be_recomputed(void **state)
+{
+    oar_tensor *x = oar_ones(NULL, OAR_F32, OAR_SHAPE(2, 3)), *weight, *y;
+    oar_module *inner, *net;
+    oar_storage *s;
+    oar_tape *tape;
+
+    OK(oar_linear_create(3, 4, 1, NULL, &inner));
+    net = again(inner);
+    weight = oar_module_param(net, 0);
+    OK(oar_storage_create(48, 0, &s));
+    OK(oar_tape_create(&tape));
+    y = oar_sum(tape, oar_forward(tape, net, x));
+    OK(oar_tensor_rebase(weight, s, 0, OAR_F32));
+    OK(oar_tensor_fill(weight, 1));
+    assert_fails_with(oar_backward(tape, y), OAR_E_STATE, "oar_tensor_rebase");
+    assert_null(oar_tensor_grad(oar_module_param(net, 1))); /* nor another */
+    oar_tape_reset(tape);
+    OK(oar_backward(tape, oar_sum(tape, oar_forward(tape, net, x))));
+    assert_non_null(oar_tensor_grad(weight));
+    oar_tape_destroy(tape);
+    oar_storage_release(s);
+    oar_module_release(net);
+    oar_tensor_release(x);
+}
+
 static oar_status count_grad(oar_tensor *leaf, void *arg)
 {
     assert_non_null(oar_tensor_grad(leaf));
@@ -540,6 +566,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recomputing_gives_the_same_bits),
         cmocka_unit_test(recomputing_inside_recomputing_gives_the_same_bits),
+        cmocka_unit_test(a_parameter_that_moves_ends_what_is_to_be_recomputed),
         cmocka_unit_test(hooks_run_once_when_the_gradient_is_complete),
         cmocka_unit_test(in_halves_too_hooks_run_once_and_last),
         cmocka_unit_test(a_weights_half_without_weights_runs_what_is_deferred),

@@ -454,6 +454,127 @@ static void a_step_happens_whole_or_not_at_all(void **state)
     oar_tensor_release(leaf[1]);
 }
 
+static void a_step_over_detached_parameters_is_no_success(void **state)
+{
+    oar_tensor *leaf[2] = { leaf_of(1), leaf_of(1) };
+    oar_scaler *scaler;
+    oar_optim *sgd;
+    double norm = -1;
+    int stepped = -1;
+
+    OK(oar_storage_detach(oar_tensor_storage(leaf[1])));
+    OK(oar_sgd_create_over(2, leaf, NULL, &sgd)); /* it may come back */
+    OK(oar_scaler_create(NULL, &scaler));
+    assert_fails_with(oar_optim_step(sgd), OAR_E_STATE, "parameter 1");
+    assert_last_error_has("sgd step");
+    assert_last_error_has("detached");
+    assert_fails_with(oar_scaler_step(scaler, sgd, &stepped), OAR_E_STATE,
+                      "parameter 1");
+    assert_fails_with(oar_scaler_unscale(scaler, sgd, &stepped), OAR_E_STATE,
+                      "parameter 1");
+    assert_fails_with(oar_clip_grad_norm(2, leaf, 1, &norm), OAR_E_STATE,
+                      "clip_grad_norm of parameter 1");
+    assert_fails_with(oar_clip_grad_value(2, leaf, 1), OAR_E_STATE,
+                      "parameter 1");
+    assert_true(norm == -1 && stepped == -1 && oar_optim_steps(sgd) == 0);
+    OK(oar_storage_attach(oar_tensor_storage(leaf[1]), NULL, NULL, NULL));
+    OK(oar_optim_step(sgd));
+    OK(oar_clip_grad_norm(2, leaf, 1, &norm));
+    assert_true(norm == 0);
+    oar_scaler_destroy(scaler);
+    oar_optim_destroy(sgd);
+    oar_tensor_release(leaf[0]);
+    oar_tensor_release(leaf[1]);
+}
+
+static void clipping_needs_gradients_and_not_parameters(void **state)
+{
+    oar_tensor *leaf[2] = { leaf_of(1), leaf_of(1) };
+    oar_tape *tape;
+    double norm;
+
+    OK(oar_tape_create(&tape));
+    OK(oar_backward(tape, oar_sum(tape, leaf[0])));
+    OK(oar_storage_detach(oar_tensor_storage(leaf[0])));
+    OK(oar_tensor_require_grad(leaf[1], 0));
+    OK(oar_storage_detach(oar_tensor_storage(leaf[1]))); /* and never has one */
+    OK(oar_clip_grad_norm(2, leaf, 1, &norm));
+    assert_true(norm > 0);
+    oar_tape_destroy(tape);
+    oar_tensor_release(leaf[0]);
+    oar_tensor_release(leaf[1]);
+}
+
+static void a_guarded_leaf_is_stepped_by_nobody(void **state)
+{
+    static const char why[] = "its shards are stepped instead";
+    oar_tensor *leaf[2] = { leaf_of(1), leaf_of(1) };
+    oar_optim *before, *none = NULL;
+    oar_scaler *scaler;
+    oar_tape *tape;
+
+    OK(oar_adam_create_over(2, leaf, NULL, &before));
+    OK(oar_scaler_create(NULL, &scaler));
+    OK(oar_tape_create(&tape));
+    OK(oar_backward(tape, oar_sum(tape, leaf[0])));
+    oar_tensor_guard(leaf[1], why);
+    assert_fails_with(oar_optim_step(before), OAR_E_STATE, why);
+    assert_last_error_has("adam step of parameter 1");
+    assert_true(first_of(leaf[0]) == 1);
+    assert_fails_with(oar_scaler_step(scaler, before, NULL), OAR_E_STATE, why);
+    assert_fails_with(oar_scaler_unscale(scaler, before, NULL), OAR_E_STATE,
+                      why);
+    assert_fails_with(oar_sgd_create_over(2, leaf, NULL, &none), OAR_E_STATE,
+                      why);
+    assert_fails_with(oar_adamw_create_over(2, leaf, NULL, &none), OAR_E_STATE,
+                      why);
+    assert_null(none);
+    OK(oar_sgd_create_over(1, leaf, NULL, &none));
+    assert_fails_with(oar_optim_add_group(none, 1, leaf + 1, 1, 1), OAR_E_STATE,
+                      why);
+    assert_fails_with(oar_clip_grad_norm(2, leaf, 1, NULL), OAR_E_STATE, why);
+    assert_fails_with(oar_clip_grad_value(2, leaf, 1), OAR_E_STATE, why);
+    oar_tensor_guard(leaf[1], NULL);
+    oar_tensor_guard(NULL, why);
+    OK(oar_clip_grad_norm(2, leaf, 1, NULL));
+    OK(oar_optim_step(before));
+    oar_tape_destroy(tape);
+    oar_scaler_destroy(scaler);
+    oar_optim_destroy(before);
+    oar_optim_destroy(none);
+    oar_tensor_release(leaf[0]);
+    oar_tensor_release(leaf[1]);
+}
+
+static void a_parameter_rebased_to_another_width_is_not_stepped(void **state)
+{
+    oar_tensor *leaf = oar_ones(NULL, OAR_F32, OAR_SHAPE(3));
+    oar_storage *s;
+    oar_optim *adam;
+    oar_tape *tape;
+
+    OK(oar_storage_create(4096, 0, &s));
+    OK(oar_tensor_require_grad(leaf, 1));
+    /* its state is f32 */
+    OK(oar_adam_create_over(1, &leaf, OAR_OPTS(oar_adam_opts, .lr = 0.5),
+                            &adam));
+    OK(oar_tensor_rebase(leaf, s, 0, OAR_F64));
+    OK(oar_tensor_fill(leaf, 1));
+    OK(oar_tape_create(&tape));
+    OK(oar_backward(tape, oar_sum(tape, leaf)));
+    assert_fails_with(oar_optim_step(adam), OAR_E_STATE, "rebased to f64");
+    oar_tape_reset(tape);
+    OK(oar_tensor_rebase(leaf, s, 1, OAR_BF16));
+    OK(oar_tensor_fill(leaf, 1));
+    OK(oar_backward(tape, oar_sum(tape, leaf)));
+    OK(oar_optim_step(adam));
+    assert_true(first_of(leaf) < 1);
+    oar_tape_destroy(tape);
+    oar_optim_destroy(adam);
+    oar_storage_release(s);
+    oar_tensor_release(leaf);
+}
+
 static void bad_adam_options_are_refused_with_a_sentence(void **state)
 {
     oar_tensor *leaf = leaf_of(1);
@@ -555,6 +676,10 @@ int main(void)
         cmocka_unit_test(state_has_names_and_the_shape_of_its_parameter),
         cmocka_unit_test(steps_are_set_for_all_or_for_one),
         cmocka_unit_test(a_step_happens_whole_or_not_at_all),
+        cmocka_unit_test(a_step_over_detached_parameters_is_no_success),
+        cmocka_unit_test(clipping_needs_gradients_and_not_parameters),
+        cmocka_unit_test(a_guarded_leaf_is_stepped_by_nobody),
+        cmocka_unit_test(a_parameter_rebased_to_another_width_is_not_stepped),
         cmocka_unit_test(bad_adam_options_are_refused_with_a_sentence),
         cmocka_unit_test(every_allocation_may_fail),
     };

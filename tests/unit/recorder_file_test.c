@@ -337,14 +337,19 @@ static void outlive_a_ring(void)
 
     use_recorder_file(file);
     for (int i = 0; i < OARI_FILE_RINGS; i++)
-        IN_CHILD(oari_recorder_create("old", 0, 1, &r[i]) == OAR_OK);
+        IN_CHILD(
+            oari_recorder_make(
+                &(oari_ring_owner){ .group = "old", .rank = 0, .ranks = 1 },
+                &r[i]) == OAR_OK);
     oari_recorder_post(r[9], 1, &call, OARI_POSTED);
     IN_CHILD(oari_recorder_map(oari_recorder_fd(r[9]), oari_recorder_at(r[9]),
                                &view) == OAR_OK);
     IN_CHILD(oari_recorder_newest(view, 0, &record) == OAR_OK);
     oari_recorder_destroy(r[9]);
     IN_CHILD(oari_recorder_newest(view, 0, &record) == OAR_OK);
-    IN_CHILD(oari_recorder_create("new", 0, 1, &r[9]) == OAR_OK);
+    IN_CHILD(oari_recorder_make(
+                 &(oari_ring_owner){ .group = "new", .rank = 0, .ranks = 1 },
+                 &r[9]) == OAR_OK);
     oari_recorder_post(r[9], 1, &call, OARI_POSTED);
     IN_CHILD(oari_recorder_newest(view, 0, &record) == OAR_E_NOT_FOUND);
     IN_CHILD(oari_recorder_by_sequence(view, 1, &record) == OAR_E_NOT_FOUND);

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/dtype.h"
+#include "base/half.h"
 #include "base/reduce/reduce.h"
 #include "reduce_reference.h"
 
@@ -318,9 +319,10 @@ static void either_nan_makes_min_and_max_nan(void **state)
 /* 2048 + 1 + 1 is 2050 in f32, but stays 2048 if every sum is an f16. */
 static void halves_are_rounded_once(void **state)
 {
-    uint16_t big = oari_f16_from_f32(2048), one = oari_f16_from_f32(1);
-    uint16_t brain = oari_bf16_from_f32(256);
-    uint16_t brain_one = oari_bf16_from_f32(1), got;
+    uint16_t big = oari_f16_bits_from_f32(2048),
+             one = oari_f16_bits_from_f32(1);
+    uint16_t brain = oari_bf16_bits_from_f32(256);
+    uint16_t brain_one = oari_bf16_bits_from_f32(1), got;
     oari_reduction r = { .sources = 3,
                          .destinations = 1,
                          .destination = (void *[]){ &got } };
@@ -331,11 +333,11 @@ static void halves_are_rounded_once(void **state)
         r.dtype = OAR_F16;
         r.source = (const void *[]){ &big, &one, &one };
         oari_reduce(&r, 1);
-        assert_true(oari_f16_to_f32(got) == 2050);
+        assert_true(oari_f16_bits_to_f32(got) == 2050);
         r.dtype = OAR_BF16;
         r.source = (const void *[]){ &brain, &brain_one, &brain_one };
         oari_reduce(&r, 1);
-        assert_true(oari_bf16_to_f32(got) == 258);
+        assert_true(oari_bf16_bits_to_f32(got) == 258);
     }
 }
 
@@ -357,7 +359,7 @@ static void sums_of_two_f16_are_those_of_f32(void **state)
     for (int turn = 0; turn < 24; turn++) {
         for (int i = 0; i <= 0xffff; i++) {
             other[i] = (uint16_t)next_random(&seed);
-            want[i] = oari_f16_from_f32(value[i] + value[other[i]]);
+            want[i] = oari_f16_bits_from_f32(value[i] + value[other[i]]);
         }
         for (int k = 0; k < ISAS; k++) {
             if (oari_reduce_use(isa_names[k]) != OAR_OK)
@@ -385,15 +387,16 @@ static void every_rounding_to_bf16_is_right(void **state)
             if (oari_reduce_use(isa_names[k]) != OAR_OK)
                 continue;
             for (int i = 0; i <= 0xffff; i++) {
-                float x = oari_bf16_to_f32((uint16_t)i);
+                float x = oari_bf16_bits_to_f32((uint16_t)i);
 
                 high[i] = (uint16_t)i;
-                low[i] = oari_bf16_from_f32(x * (float)part * 0x1p-9f);
+                low[i] = oari_bf16_bits_from_f32(x * (float)part * 0x1p-9f);
             }
             oari_reduce(&r, 0x10000);
             for (int i = 0; i <= 0xffff; i++) {
-                uint16_t want = oari_bf16_from_f32(oari_bf16_to_f32(high[i]) +
-                                                   oari_bf16_to_f32(low[i]));
+                uint16_t want =
+                    oari_bf16_bits_from_f32(oari_bf16_bits_to_f32(high[i]) +
+                                            oari_bf16_bits_to_f32(low[i]));
 
                 assert_true(same_element(OAR_BF16, &got[i], &want));
             }

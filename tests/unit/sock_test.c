@@ -68,7 +68,8 @@ static int try_pair(const char *address, socket_pair *p)
     if (oari_sock_listen(address, 5, &p->listener) != OAR_OK)
         return 0;
     assert_int_equal(oari_sock_name(p->listener, p->address), OAR_OK);
-    assert_int_equal(oari_sock_connect(p->address, &p->client), OAR_OK);
+    assert_int_equal(oari_sock_connect_again(p->address, 0, &p->client),
+                     OAR_OK);
     assert_int_equal(settle(p->client, p->address), OAR_OK);
     p->server = accept_one(p->listener);
     return 1;
@@ -129,7 +130,7 @@ static void what_is_no_address_is_refused(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_fails_with(oari_sock_listen(wrong[i], 1, &fd), OAR_E_ARG,
                           wrong[i]);
-        assert_fails_with(oari_sock_connect(wrong[i], &fd), OAR_E_ARG,
+        assert_fails_with(oari_sock_connect_again(wrong[i], 0, &fd), OAR_E_ARG,
                           wrong[i]);
     }
     assert_fails_with(oari_sock_listen("127.0.0.1:65536", 1, &fd), OAR_E_ARG,
@@ -145,7 +146,7 @@ static void an_unknown_name_is_not_found(void **state)
 {
     int fd = -7;
 
-    assert_fails_with(oari_sock_connect("no such.invalid:80", &fd),
+    assert_fails_with(oari_sock_connect_again("no such.invalid:80", 0, &fd),
                       OAR_E_NOT_FOUND, "no such.invalid:80");
     assert_int_equal(fd, -7);
 }
@@ -213,7 +214,7 @@ static void the_wildcard_of_ipv6_takes_ipv4_too(void **state)
         skip();
     assert_int_equal(oari_sock_name(listener, name), OAR_OK);
     snprintf(four, sizeof four, "127.0.0.1:%s", strrchr(name, ':') + 1);
-    assert_int_equal(oari_sock_connect(four, &client), OAR_OK);
+    assert_int_equal(oari_sock_connect_again(four, 0, &client), OAR_OK);
     assert_int_equal(settle(client, four), OAR_OK);
     server = accept_one(listener);
     assert_true(oari_sock_is_loopback(server));
@@ -259,9 +260,6 @@ static void descriptors_do_not_block_and_are_closed_by_exec(void **state)
         assert_true(option(fd[i], SOL_SOCKET, SO_KEEPALIVE));
     }
     assert_true(option(p.listener, SOL_SOCKET, SO_REUSEADDR));
-    assert_int_equal(oari_sock_buffers(p.client, 100000, 50000), OAR_OK);
-    assert_true(option(p.client, SOL_SOCKET, SO_SNDBUF) >= 100000);
-    assert_true(option(p.client, SOL_SOCKET, SO_RCVBUF) >= 50000);
     drop_pair(&p);
 }
 
@@ -294,7 +292,7 @@ static void a_refused_connection_names_the_address(void **state)
     int fd = -1;
 
     free_address(address);
-    status = oari_sock_connect(address, &fd);
+    status = oari_sock_connect_again(address, 0, &fd);
     if (status == OAR_OK)
         status = settle(fd, address);
     assert_fails_with(status, OAR_E_SYSTEM, address);

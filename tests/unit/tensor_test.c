@@ -119,6 +119,191 @@ static void a_view_must_fit_its_storage(void **state)
 
 /* ---- random numbers ------------------------------------------------------ */
 
+/* ---- rebasing ------------------------------------------------------------ */
+
+static oar_tensor *leaf_of(oar_dtype dtype, oar_shape shape, double value)
+{
+    oar_tensor *leaf = oar_full(NULL, dtype, shape, value);
+
+    OK(oar_tensor_require_grad(leaf, 1));
+    return leaf;
+}
+
+static void a_rebased_leaf_is_a_view_of_other_memory(void **state)
+{
+    leak_check before = leak_check_begin();
+    oar_tensor *leaf = leaf_of(OAR_F32, OAR_SHAPE(2, 3), 1), *home, *part;
+    oar_storage *s;
+    oar_tape *tape;
+    float got[6];
+
+    home = oar_zeros(NULL, OAR_F32, OAR_SHAPE(2, 3));
+    OK(oar_tensor_bind_grad(leaf, home));
+    OK(oar_tape_create(&tape));
+    OK(oar_backward(tape, oar_sum(tape, leaf)));
+    assert_non_null(oar_tensor_grad(leaf));
+    oar_tape_reset(tape);
+
+    OK(oar_storage_create_detached(40, 0, &s));
+    OK(oar_tensor_rebase(leaf, s, 3, OAR_BF16)); /* also while detached */
+    assert_null(oar_tensor_grad(leaf));
+    assert_ptr_equal(oar_tensor_storage(leaf), s);
+    assert_int_equal(oar_tensor_dtype(leaf), OAR_BF16);
+    assert_int_equal(oar_tensor_shape(leaf).dim[1], 3);
+    assert_int_equal(oar_tensor_fill(leaf, 1), OAR_E_STATE);
+    OK(oar_storage_attach(s, NULL, NULL, NULL));
+    assert_ptr_equal(oar_tensor_data(leaf),
+                     (uint16_t *)oar_storage_data(s) + 3);
+    OK(oar_tensor_fill(leaf, 2));
+    OK(oar_backward(tape, oar_sum(tape, oar_mul(tape, leaf, leaf))));
+    assert_int_equal(oar_tensor_dtype(oar_tensor_grad(leaf)), OAR_BF16);
+    assert_ptr_not_equal(oar_tensor_grad(leaf), home);
+    OK(oar_tensor_read(oar_tensor_grad(leaf), OAR_F32, got));
+    assert_true(got[0] == 4 && got[5] == 4);
+    oar_tape_reset(tape);
+
+    OK(oar_tensor_rebase(leaf, s, 4, OAR_F32)); /* the same storage */
+    part = oar_view_of(NULL, s, 4, OAR_F32, OAR_SHAPE(6));
+    OK(oar_tensor_fill(part, 5));
+    OK(oar_tensor_read(leaf, OAR_F32, got));
+    assert_true(got[5] == 5 && oar_tensor_requires_grad(leaf));
+    oar_storage_release(s);
+    oar_tape_destroy(tape);
+    oar_tensor_release(part);
+    oar_tensor_release(home);
+    oar_tensor_release(leaf);
+    leak_check_end(&before);
+}
+
+static void a_strided_leaf_is_rebased_row_by_row(void **state)
+{
+    oar_tensor *a = oar_arange(NULL, OAR_F32, 6, 0, 1), *turned, *matrix;
+    oar_storage *s = oar_storage_retain(oar_tensor_storage(a));
+
+    matrix = oar_reshape(NULL, a, OAR_SHAPE(2, 3));
+    turned = oar_transpose(NULL, matrix, 0, 1);
+    assert_false(oar_tensor_is_contiguous(turned));
+    OK(oar_tensor_rebase(turned, s, 0, OAR_F32));
+    assert_true(oar_tensor_is_contiguous(turned));
+    assert_int_equal(oar_tensor_shape(turned).dim[0], 3);
+    oar_storage_release(s);
+    oar_tensor_release(a);
+    oar_tensor_release(matrix);
+    oar_tensor_release(turned);
+}
+
+static void backward_through_a_leaf_that_was_rebased_fails(void **state)
+{
+    oar_tensor *leaf = leaf_of(OAR_F32, OAR_SHAPE(1000), 1), *y;
+    oar_storage *s, *own = oar_storage_retain(oar_tensor_storage(leaf));
+    oar_tape *tape;
+
+    OK(oar_storage_create(4000, 0, &s));
+    OK(oar_tape_create(&tape));
+    for (int saved = 0; saved < 2; saved++) {
+        y = oar_sum(tape, saved ? oar_mul(tape, leaf, leaf)
+                                : oar_add(tape, leaf, leaf));
+        OK(oar_tensor_rebase(leaf, s, 0, OAR_BF16));
+        assert_fails_with(oar_backward(tape, y), OAR_E_STATE, "rebase");
+        assert_null(oar_tensor_grad(leaf));
+        OK(oar_tensor_rebase(leaf, own, 0, OAR_F32)); /* and back */
+        assert_fails_with(oar_backward(tape, y), OAR_E_STATE, "rebase");
+        oar_tape_reset(tape);
+        OK(oar_backward(tape, oar_sum(tape, leaf)));
+        oar_tape_reset(tape);
+        oar_tensor_clear_grad(leaf);
+    }
+    y = oar_sum(tape, oar_mul(tape, leaf, leaf));
+    OK(oar_backward_inputs(tape, 1, &y, NULL));
+    OK(oar_tensor_rebase(leaf, s, 0, OAR_BF16));
+    assert_fails_with(oar_backward_weights(tape), OAR_E_STATE, "rebase");
+    oar_tape_destroy(tape);
+    oar_storage_release(s);
+    oar_storage_release(own);
+    oar_tensor_release(leaf);
+}
+
+static void what_was_saved_of_a_constant_that_was_rebased_is_gone(void **state)
+{
+    oar_tensor *leaf = leaf_of(OAR_F32, OAR_SHAPE(3), 1), *y;
+    oar_tensor *constant = oar_ones(NULL, OAR_F32, OAR_SHAPE(3));
+    oar_storage *s;
+    oar_tape *tape;
+
+    OK(oar_storage_create(12, 0, &s));
+    OK(oar_tape_create(&tape));
+    y = oar_sum(tape, oar_mul(tape, leaf, constant));
+    OK(oar_tensor_rebase(constant, s, 0, OAR_F32));
+    assert_fails_with(oar_backward(tape, y), OAR_E_STATE,
+                      "changed after it was saved");
+    oar_tape_destroy(tape);
+    oar_storage_release(s);
+    oar_tensor_release(constant);
+    oar_tensor_release(leaf);
+}
+
+/* The hook of one leaf moves another, which is still owed a gradient. */
+static oar_status move_other(oar_tensor *leaf, void *arg)
+{
+    oar_tensor *other = arg;
+
+    return oar_tensor_rebase(other, oar_tensor_storage(other), 0, OAR_BF16);
+}
+
+static void a_hook_that_rebases_a_leaf_ends_backward(void **state)
+{
+    oar_tensor *first = leaf_of(OAR_F32, OAR_SHAPE(700), 1);
+    oar_tensor *last = leaf_of(OAR_F32, OAR_SHAPE(700), 1);
+    oar_tape *tape;
+
+    OK(oar_tensor_on_grad(last, move_other, first, NULL));
+    OK(oar_tape_create(&tape));
+    assert_fails_with(
+        oar_backward(tape,
+                     oar_sum(tape, oar_add(tape, oar_neg(tape, first), last))),
+        OAR_E_STATE, "rebase");
+    oar_tape_destroy(tape);
+    oar_tensor_release(first);
+    oar_tensor_release(last);
+}
+
+static void what_cannot_be_rebased_stays_what_it_was(void **state)
+{
+    oar_tensor *leaf = leaf_of(OAR_F32, OAR_SHAPE(2, 3), 1), *made;
+    oar_storage *s, *own = oar_tensor_storage(leaf);
+    oar_tape *tape;
+
+    OK(oar_storage_create(32, 0, &s));
+    OK(oar_tape_create(&tape));
+    oar_clear_error();
+    assert_int_equal(oar_tensor_rebase(NULL, s, 0, OAR_F32), OAR_E_ARG);
+    assert_int_equal(oar_tensor_rebase(leaf, NULL, 0, OAR_F32), OAR_E_ARG);
+    assert_fails_with(oar_tensor_rebase(leaf, s, 3, OAR_F32), OAR_E_ARG,
+                      "room for 8 elements");
+    assert_fails_with(oar_tensor_rebase(leaf, s, -1, OAR_F32), OAR_E_ARG,
+                      "room");
+    assert_fails_with(oar_tensor_rebase(leaf, s, 0, OAR_F64), OAR_E_ARG,
+                      "room for 4 elements");
+    assert_int_equal(oar_tensor_rebase(leaf, s, 0, (oar_dtype)99), OAR_E_ARG);
+    assert_fails_with(oar_tensor_rebase(leaf, s, 0, OAR_I32), OAR_E_DTYPE,
+                      "gradient");
+    made = oar_scale(tape, leaf, 2);
+    assert_fails_with(oar_tensor_rebase(made, s, 0, OAR_F32), OAR_E_STATE,
+                      "an operation made");
+    oar_tape_reset(tape);
+    assert_fails_with(oar_tensor_rebase(made, s, 0, OAR_F32), OAR_E_STATE,
+                      "oar_tape_reset");
+    assert_ptr_equal(oar_tensor_storage(leaf), own);
+    assert_int_equal(oar_tensor_dtype(leaf), OAR_F32);
+    OK(oar_tensor_require_grad(leaf, 0));
+    OK(oar_tensor_rebase(leaf, s, 2, OAR_I32));
+    oar_tape_destroy(tape);
+    oar_storage_release(s);
+    oar_tensor_release(leaf);
+}
+
+/* ---- random numbers ------------------------------------------------------ */
+
 static void random_numbers_depend_on_seed_and_position_only(void **state)
 {
     oar_tensor *a = oar_uniform(NULL, OAR_F32, OAR_SHAPE(1000), 5, -2, 3);
@@ -453,6 +638,12 @@ int main(void)
         cmocka_unit_test(a_tensor_from_data_has_the_data),
         cmocka_unit_test(impossible_shapes_are_refused_with_a_sentence),
         cmocka_unit_test(a_view_must_fit_its_storage),
+        cmocka_unit_test(a_rebased_leaf_is_a_view_of_other_memory),
+        cmocka_unit_test(a_strided_leaf_is_rebased_row_by_row),
+        cmocka_unit_test(backward_through_a_leaf_that_was_rebased_fails),
+        cmocka_unit_test(what_was_saved_of_a_constant_that_was_rebased_is_gone),
+        cmocka_unit_test(a_hook_that_rebases_a_leaf_ends_backward),
+        cmocka_unit_test(what_cannot_be_rebased_stays_what_it_was),
         cmocka_unit_test(random_numbers_depend_on_seed_and_position_only),
         cmocka_unit_test(normal_numbers_have_their_mean_and_deviation),
         cmocka_unit_test(uniform_integers_stay_in_range),

@@ -71,33 +71,13 @@ static oari_array repeat_mask(oari_array mask, const parts *p)
     return mask;
 }
 
-/* Bools, and numbers that need no conversion, are used where they lie. */
-static oari_array place_mask(oari_operands *operands, const parts *p)
-{
-    oari_array mask = { .data = NULL };
-
-    if (p->mask == NULL)
-        return mask;
-    mask = oari_array_of(p->mask);
-    if (oari_dtype_is_half(mask.dtype))
-        mask = *oari_operands_in(operands, &mask);
-    return repeat_mask(mask, p);
-}
-
-/* How many heads of q use one of k's. */
-static int64_t shared_by(const oar_shape *q, const oar_shape *k)
-{
-    int n = q->ndim;
-
-    return n > 2 && k->dim[n - 3] > 0 ? q->dim[n - 3] / k->dim[n - 3] : 1;
-}
-
 /* Sizes, and where the inputs lie. */
 static oari_attention set_up(oari_operands *operands, const parts *p,
                              const oari_extra *extra)
 {
     const oar_shape *q = &p->q.at.shape, *v = &p->v.at.shape;
     int n = q->ndim;
+    int64_t kv_heads = n > 2 ? p->k.at.shape.dim[n - 3] : 0;
     oari_attention a = { .dtype = oari_work_dtype(p->q.dtype),
                          .outer = 1,
                          .heads = n > 2 ? q->dim[n - 3] : 1,
@@ -109,15 +89,24 @@ static oari_attention set_up(oari_operands *operands, const parts *p,
                          .causal = extra->attention.causal,
                          .dropout = extra->attention.dropout,
                          .seed = extra->attention.seed,
+                         .first_head = extra->attention.first_head,
                          .lse = oari_array_data(&p->lse) };
 
+    a.all_heads =
+        extra->attention.all_heads > 0 ? extra->attention.all_heads : a.heads;
     for (int i = 0; i < n - 3; i++)
         a.outer *= q->dim[i];
     a.q = place_input(operands, &p->q);
     a.k = place_input(operands, &p->k);
     a.v = place_input(operands, &p->v);
-    a.k.shared = a.v.shared = shared_by(q, &p->k.at.shape);
-    a.mask = place_mask(operands, p);
+    /* how many heads of q use one of k's */
+    a.k.shared = a.v.shared = kv_heads > 0 ? a.heads / kv_heads : 1;
+    if (p->mask != NULL) {
+        a.mask = oari_array_of(p->mask); /* used where it lies, if it can be */
+        if (oari_dtype_is_half(a.mask.dtype))
+            a.mask = *oari_operands_in(operands, &a.mask);
+        a.mask = repeat_mask(a.mask, p);
+    }
     a.scratch =
         oari_operands_scratch(operands, a.dtype, oari_attend_scratch(&a));
     return a;
@@ -263,6 +252,15 @@ static oar_status check_attention(oar_tape *tape, oar_tensor *q, oar_tensor *k,
         return oari_fail(OAR_E_ARG,
                          "attention of q %s with dropout %g: from 0 to 1",
                          oari_shape_text(q->at.shape).text, o->dropout);
+    if (o->all_heads < 0 || o->first_head < 0 ||
+        (o->all_heads == 0 && o->first_head > 0) ||
+        (o->all_heads > 0 &&
+         (n > 2 ? a->dim[n - 3] : 1) > o->all_heads - o->first_head))
+        return oari_fail(OAR_E_ARG,
+                         "attention of q %s as heads from %d on of %d: they do "
+                         "not fit",
+                         oari_shape_text(q->at.shape).text, o->first_head,
+                         o->all_heads);
     return check_mask(tape, q, k, o->mask);
 }
 
@@ -281,6 +279,8 @@ static oar_status make_extra(oar_tape *tape, const oar_attention_opts *o,
                                           .kv_heads = kv_heads,
                                           .causal = o->causal,
                                           .dropout = o->dropout,
+                                          .all_heads = o->all_heads,
+                                          .first_head = o->first_head,
                                           .seed = seed } };
     return OAR_OK;
 }

@@ -14,22 +14,6 @@
 enum { X, WEIGHT, BIAS };    /* inputs, and what is saved of them */
 enum { MEAN = 2, RSTD = 3 }; /* saved too, f64 [channels] */
 
-/* dweight and dbias are of this batch; dx needs the sums over all of it. */
-static oar_status back_from_sums(const oari_node *node, const oari_norm_back *n,
-                                 int64_t channels)
-{
-    const oar_batch_norm_merge *merge = node->extra.norm.merge;
-    int fixed = node->extra.norm.fixed;
-
-    oari_batch_norm_sums(n);
-    if (n->dx == NULL)
-        return OAR_OK;
-    if (merge != NULL && !fixed)
-        OARI_TRY(merge->sums(merge->arg, 2 * channels, n->sums));
-    oari_batch_norm_back(n, node->extra.norm.count, fixed);
-    return OAR_OK;
-}
-
 /* Computes all gradients at once: that of x goes to dx, which may be NULL, the
  * others to node->fused_grad. */
 static oar_status batch_norm_back_all(oari_node *node, const oari_array *dx,
@@ -41,6 +25,8 @@ static oar_status batch_norm_back_all(oari_node *node, const oari_array *dx,
     oari_array mean = oari_array_of(node->saved[MEAN]);
     oari_array rstd = oari_array_of(node->saved[RSTD]), dweight, dbias;
     oari_norm_back n = { .mean = &mean, .rstd = &rstd, .add = add };
+    const oar_batch_norm_merge *merge = node->extra.norm.merge;
+    int fixed = node->extra.norm.fixed;
 
     OARI_TRY(oari_fused_grad_open(node, WEIGHT, x->dtype, channels, &dweight));
     OARI_TRY(oari_fused_grad_open(node, BIAS, x->dtype, channels, &dbias));
@@ -48,17 +34,27 @@ static oar_status batch_norm_back_all(oari_node *node, const oari_array *dx,
     n.dbias = node->fused_grad[BIAS] != NULL ? &dbias : NULL;
     n.grad = oari_operands_tensor(&operands, node->grad);
     n.x = oari_operands_tensor(&operands, x);
-    n.weight = oari_operands_tensor(&operands, node->saved[WEIGHT]);
+    if (dx != NULL) /* the others do not depend on it */
+        n.weight = oari_operands_tensor(&operands, node->saved[WEIGHT]);
     n.dx = oari_operands_out(&operands, dx, add);
     n.sums = oari_operands_scratch(&operands, OAR_F64, 2 * channels.dim[0]);
     if (operands.status == OAR_OK)
-        operands.status = back_from_sums(node, &n, channels.dim[0]);
+        oari_batch_norm_sums(&n);
+    /* dweight and dbias are of this batch; dx needs the sums over all of it */
+    if (operands.status == OAR_OK && dx != NULL && merge != NULL && !fixed)
+        operands.status = merge->sums(merge->arg, 2 * channels.dim[0], n.sums);
+    if (operands.status == OAR_OK && dx != NULL)
+        oari_batch_norm_back(&n, node->extra.norm.count, fixed);
     return oari_operands_finish(&operands);
 }
 
-static const oari_op_class batch_norm_op = { .name = "batch_norm",
-                                             .fused_backward =
-                                                 batch_norm_back_all };
+enum { READS = 1u << X | 1u << MEAN | 1u << RSTD };
+
+static const oari_op_class batch_norm_op = {
+    .name = "batch_norm",
+    .fused_backward = batch_norm_back_all,
+    .reads = { [X] = READS | 1u << WEIGHT, [WEIGHT] = READS, [BIAS] = READS },
+};
 
 /* What the caller gave. */
 typedef struct given {
@@ -90,7 +86,8 @@ static oar_status too_few(const oar_tensor *x)
                      oari_shape_text(x->at.shape).text);
 }
 
-static oar_status check_dtypes(const given *g)
+/* Checks dtypes, and that running statistics can be written. */
+static oar_status check_tensors(const given *g)
 {
     OARI_TRY(oari_check_float("batch_norm", g->x));
     if (g->weight != NULL)
@@ -100,15 +97,10 @@ static oar_status check_dtypes(const given *g)
     if (g->mean == NULL)
         return OAR_OK;
     OARI_TRY(oari_check_float("batch_norm", g->mean));
-    return oari_check_float("batch_norm", g->var);
-}
-
-/* Running statistics are the one thing an operation writes that it did not
- * make. */
-static oar_status check_running(const given *g)
-{
-    if (g->mean == NULL || !g->training)
+    OARI_TRY(oari_check_float("batch_norm", g->var));
+    if (!g->training)
         return OAR_OK;
+    /* the one thing an operation writes that it did not make */
     OARI_TRY(oari_check_writable("batch_norm into running_mean", g->mean));
     return oari_check_writable("batch_norm into running_var", g->var);
 }
@@ -130,8 +122,7 @@ static oar_status check_batch_norm(oar_tape *tape, const given *g)
                          "batch_norm of %s: running_mean and running_var come "
                          "together, and are needed outside of training",
                          oari_shape_text(x->at.shape).text);
-    OARI_TRY(check_dtypes(g));
-    OARI_TRY(check_running(g));
+    OARI_TRY(check_tensors(g));
     if (x->at.shape.ndim < 2)
         return oari_fail(OAR_E_SHAPE,
                          "batch_norm of %s: it is [n, channels, ..]",
@@ -159,6 +150,7 @@ static void move_running(oar_tensor *running, double momentum, double factor,
     for (int64_t c = 0; c < channels; c++)
         scratch[c] = (1 - momentum) * scratch[c] + momentum * factor * fresh[c];
     oari_copy(&to, &old);
+    running->storage->version++;
 }
 
 /* Fills in mean, var and how many numbers of a channel they are of. */
@@ -253,24 +245,6 @@ static oar_tensor *run_batch_norm(oar_tape *tape, const given *g,
                                                   .count = count } } });
 }
 
-static oar_tensor *batch_norm(oar_tape *tape, const given *g)
-{
-    oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *mean, *rstd, *out = NULL;
-    oar_shape channels;
-
-    if (check_batch_norm(tape, g) != OAR_OK)
-        return NULL;
-    channels = OAR_SHAPE(g->x->at.shape.dim[1]);
-    mean = oari_tensor_make(pool, OAR_F64, channels);
-    rstd = oari_tensor_make(pool, OAR_F64, channels);
-    if (mean != NULL && rstd != NULL)
-        out = run_batch_norm(tape, g, mean, rstd);
-    oari_tensor_drop(pool, mean);
-    oari_tensor_drop(pool, rstd);
-    return out;
-}
-
 oar_tensor *oar_batch_norm(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
                            oar_tensor *bias, oar_tensor *running_mean,
                            oar_tensor *running_var, int training,
@@ -289,6 +263,18 @@ oar_tensor *oar_batch_norm_merged(oar_tape *tape, oar_tensor *x,
 {
     given g = { x,        weight,   bias, running_mean, running_var,
                 training, momentum, eps,  merge };
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *mean, *rstd, *out = NULL;
+    oar_shape channels;
 
-    return batch_norm(tape, &g);
+    if (check_batch_norm(tape, &g) != OAR_OK)
+        return NULL;
+    channels = OAR_SHAPE(x->at.shape.dim[1]);
+    mean = oari_tensor_make(pool, OAR_F64, channels);
+    rstd = oari_tensor_make(pool, OAR_F64, channels);
+    if (mean != NULL && rstd != NULL)
+        out = run_batch_norm(tape, &g, mean, rstd);
+    oari_tensor_drop(pool, mean);
+    oari_tensor_drop(pool, rstd);
+    return out;
 }

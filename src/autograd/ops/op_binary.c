@@ -12,33 +12,31 @@
 #include "tensor/cpu/walk.h"
 
 /* What the gradient of each input is computed from. */
-enum { NEITHER = 0, LEFT = 1, RIGHT = 2, BOTH = 3 };
+enum { NEITHER = OARI_READS_NONE, LEFT = 1, RIGHT = 2, BOTH = 3 };
 
 static oar_status binary_back(oari_node *node, int i, const oari_array *to,
                               int add);
 
-#define OP(text)                                               \
-    {                                                          \
-        .name = (text), .backward = binary_back, .in_place = 1 \
+#define OP(text, left, right)                                              \
+    {                                                                      \
+        .name = (text), .backward = binary_back, .in_place = 1, .reads = { \
+            left,                                                          \
+            right                                                          \
+        }                                                                  \
     }
 
 static const oari_op_class binary_ops[OARI_BINARY_COUNT] = {
     [OARI_ADD] = { .name = "add",
                    .backward = binary_back,
+                   .reads = { NEITHER, NEITHER },
                    .in_place = 1,
                    .passes = 1 },
-    [OARI_SUB] = OP("sub"),
-    [OARI_MUL] = OP("mul"),
-    [OARI_DIV] = OP("div"),
-    [OARI_POW] = OP("pow"),
-    [OARI_MINIMUM] = OP("minimum"),
-    [OARI_MAXIMUM] = OP("maximum"),
-};
-
-static const int needs[OARI_BINARY_COUNT][2] = {
-    [OARI_MUL] = { RIGHT, LEFT },    [OARI_DIV] = { RIGHT, BOTH },
-    [OARI_POW] = { BOTH, BOTH },     [OARI_MINIMUM] = { BOTH, BOTH },
-    [OARI_MAXIMUM] = { BOTH, BOTH },
+    [OARI_SUB] = OP("sub", NEITHER, NEITHER),
+    [OARI_MUL] = OP("mul", RIGHT, LEFT),
+    [OARI_DIV] = OP("div", RIGHT, BOTH),
+    [OARI_POW] = OP("pow", BOTH, BOTH),
+    [OARI_MINIMUM] = OP("minimum", BOTH, BOTH),
+    [OARI_MAXIMUM] = OP("maximum", BOTH, BOTH),
 };
 
 static oar_status binary_back(oari_node *node, int i, const oari_array *to,
@@ -88,6 +86,7 @@ static oar_status check_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
 {
     const char *name = binary_ops[kind].name;
     oari_array second;
+    oari_signs signs;
 
     OARI_TRY(oari_check_inputs(name, tape, 2, (oar_tensor *[]){ a, b }));
     OARI_TRY(oari_check_same_dtype(name, a, b));
@@ -97,21 +96,21 @@ static oar_status check_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                          "%s of %s and %s: the shapes do not broadcast", name,
                          oari_shape_text(a->at.shape).text,
                          oari_shape_text(b->at.shape).text);
-    if (oari_dtype_is_float(b->dtype))
+    if (oari_dtype_is_float(b->dtype) || (kind != OARI_DIV && kind != OARI_POW))
         return OAR_OK;
     second = oari_array_of(b); /* floats answer with infinity or NaN */
-    if (kind == OARI_DIV && oari_has_zero(&second))
+    signs = oari_signs_of(&second);
+    if (kind == OARI_DIV && signs.zero)
         return pair_mismatch(OAR_E_ARG, "div", a, b, "a division by zero");
-    if (kind == OARI_POW && oari_has_negative(&second))
+    if (kind == OARI_POW && signs.negative)
         return pair_mismatch(OAR_E_ARG, "pow", a, b,
                              "an integer to a negative power");
     return OAR_OK;
 }
 
 /* The result goes to the memory of over, a or b, if that is not NULL. */
-static oar_tensor *apply_binary_over(oar_tape *tape, oar_tensor *a,
-                                     oar_tensor *b, oari_binary_kind kind,
-                                     const oar_tensor *over)
+static oar_tensor *apply_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                                oari_binary_kind kind, const oar_tensor *over)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
@@ -130,8 +129,8 @@ static oar_tensor *apply_binary_over(oar_tape *tape, oar_tensor *a,
         return NULL;
     to = oari_array_of(out);
     oari_binary(kind, &to, &x, &y);
-    need = (oari_grad_wanted(tape, a) ? needs[kind][0] : NEITHER) |
-           (oari_grad_wanted(tape, b) ? needs[kind][1] : NEITHER);
+    need = (oari_grad_wanted(tape, a) ? binary_ops[kind].reads[0] : NEITHER) |
+           (oari_grad_wanted(tape, b) ? binary_ops[kind].reads[1] : NEITHER);
     return oari_emit(
         tape, out,
         &(oari_node_record){
@@ -139,12 +138,6 @@ static oar_tensor *apply_binary_over(oar_tape *tape, oar_tensor *a,
             .inputs = 2,
             .input = { a, b },
             .saved = { need & LEFT ? a : NULL, need & RIGHT ? b : NULL } });
-}
-
-static oar_tensor *apply_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
-                                oari_binary_kind kind)
-{
-    return apply_binary_over(tape, a, b, kind, NULL);
 }
 
 oar_tensor *oari_add_over(oar_tape *tape, oar_tensor *a, oar_tensor *b)
@@ -160,7 +153,7 @@ oar_tensor *oari_add_over(oar_tape *tape, oar_tensor *a, oar_tensor *b)
     fits = a != b && oari_unshared(tape, b) &&
            oari_shape_broadcast(a->at.shape, b->at.shape, &shape) &&
            oari_shape_equal(b->at.shape, shape);
-    out = apply_binary_over(tape, a, b, OARI_ADD, fits ? b : NULL);
+    out = apply_binary(tape, a, b, OARI_ADD, fits ? b : NULL);
     oari_tape_drop(tape, b);
     return out;
 }
@@ -169,35 +162,18 @@ oar_tensor *oar_add(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
     if (oari_on_gpu(a) && b != NULL)
         return oari_add_on_gpu(tape, a, b);
-    return apply_binary(tape, a, b, OARI_ADD);
+    return apply_binary(tape, a, b, OARI_ADD, NULL);
 }
 
-oar_tensor *oar_sub(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    return apply_binary(tape, a, b, OARI_SUB);
-}
+#define BINARY(name, kind)                                         \
+    oar_tensor *name(oar_tape *tape, oar_tensor *a, oar_tensor *b) \
+    {                                                              \
+        return apply_binary(tape, a, b, kind, NULL);               \
+    }
 
-oar_tensor *oar_mul(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    return apply_binary(tape, a, b, OARI_MUL);
-}
-
-oar_tensor *oar_div(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    return apply_binary(tape, a, b, OARI_DIV);
-}
-
-oar_tensor *oar_pow(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    return apply_binary(tape, a, b, OARI_POW);
-}
-
-oar_tensor *oar_minimum(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    return apply_binary(tape, a, b, OARI_MINIMUM);
-}
-
-oar_tensor *oar_maximum(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    return apply_binary(tape, a, b, OARI_MAXIMUM);
-}
+BINARY(oar_sub, OARI_SUB)
+BINARY(oar_mul, OARI_MUL)
+BINARY(oar_div, OARI_DIV)
+BINARY(oar_pow, OARI_POW)
+BINARY(oar_minimum, OARI_MINIMUM)
+BINARY(oar_maximum, OARI_MAXIMUM)

@@ -66,20 +66,15 @@ static oar_tensor *compare_tensors(oar_tape *tape, oar_tensor *a, oar_tensor *b,
 OAR_COMPARE_LIST(X)
 #undef X
 
-oar_tensor *oar_logical_and(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    return compare_tensors(tape, a, b, OARI_COMPARE_and);
-}
+#define LOGICAL(name, kind)                                        \
+    oar_tensor *name(oar_tape *tape, oar_tensor *a, oar_tensor *b) \
+    {                                                              \
+        return compare_tensors(tape, a, b, kind);                  \
+    }
 
-oar_tensor *oar_logical_or(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    return compare_tensors(tape, a, b, OARI_COMPARE_or);
-}
-
-oar_tensor *oar_logical_xor(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    return compare_tensors(tape, a, b, OARI_COMPARE_xor);
-}
+LOGICAL(oar_logical_and, OARI_COMPARE_and)
+LOGICAL(oar_logical_or, OARI_COMPARE_or)
+LOGICAL(oar_logical_xor, OARI_COMPARE_xor)
 
 /* Either that or true, but not both. */
 oar_tensor *oar_logical_not(oar_tape *tape, oar_tensor *a)

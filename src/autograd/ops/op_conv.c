@@ -21,24 +21,23 @@ static int or_one(int option)
     return option != 0 ? option : 1;
 }
 
-/* The options with their defaults, and the kernel's size. */
-static oari_extra extra_of(const oar_conv2d_opts *o, const oar_tensor *weight)
+oari_extra oari_conv_extra(const oari_conv_operands *in, const int *stride,
+                           const int *padding, const int *dilation, int groups)
 {
-    oar_shape shape = oari_planes_shape(weight->at.shape);
-    oari_extra e = { .window = { .groups = or_one(o->groups) } };
+    oar_shape shape = oari_planes_shape(in->weight->at.shape);
+    oari_extra e = { .window = { .groups = or_one(groups) } };
 
     for (int i = 0; i < 2; i++) {
         e.window.kernel[i] = (int)shape.dim[2 + i];
-        e.window.stride[i] = or_one(o->stride[i]);
-        e.window.padding[i] = o->padding[i];
-        e.window.dilation[i] = or_one(o->dilation[i]);
+        e.window.stride[i] = or_one(stride[i]);
+        e.window.padding[i] = padding[i];
+        e.window.dilation[i] = or_one(dilation[i]);
     }
     return e;
 }
 
-/* The convolution that goes from planes of shape x to `out` channels. */
-static oari_conv conv_of(const oari_extra *e, oar_dtype dtype, oar_shape x,
-                         int64_t out)
+oari_conv oari_conv_of(const oari_extra *e, oar_dtype dtype, oar_shape x,
+                       int64_t out)
 {
     oari_conv c = { .images = x.dim[0],
                     .in = x.dim[1],
@@ -83,9 +82,9 @@ static oar_status conv_back(oari_node *node, int i, const oari_array *to,
     other = oari_operands_tensor(&operands, node->saved[1 - i]);
     g = oari_operands_tensor(&operands, node->grad);
     y = oari_operands_out(&operands, to, add);
-    c = conv_of(&node->extra, to->dtype,
-                i == X ? to->at.shape : other->at.shape,
-                node->out->at.shape.dim[1]);
+    c = oari_conv_of(&node->extra, to->dtype,
+                     i == X ? to->at.shape : other->at.shape,
+                     node->out->at.shape.dim[1]);
     c.scratch =
         oari_operands_scratch(&operands, c.dtype, oari_conv_scratch(&c));
     if (operands.status != OAR_OK)
@@ -100,10 +99,16 @@ static oar_status conv_back(oari_node *node, int i, const oari_array *to,
     return oari_operands_finish(&operands);
 }
 
-static const oari_op_class conv1d_op = { .name = "conv1d",
-                                         .backward = conv_back };
-static const oari_op_class conv2d_op = { .name = "conv2d",
-                                         .backward = conv_back };
+#define READS                                  \
+    {                                          \
+        1u << WEIGHT, 1u << X, OARI_READS_NONE \
+    }
+static const oari_op_class conv1d_op = {
+    .name = "conv1d", .backward = conv_back, .widens = 1, .reads = READS
+};
+static const oari_op_class conv2d_op = {
+    .name = "conv2d", .backward = conv_back, .widens = 1, .reads = READS
+};
 
 /* ---- checks -------------------------------------------------------------- */
 
@@ -170,62 +175,76 @@ static oar_status check_shapes(const oari_conv_operands *in, int groups)
 
 /* ---- forward ------------------------------------------------------------- */
 
-static oar_tensor *conv(oar_tape *tape, const oari_conv_operands *in,
-                        const oar_conv2d_opts *o)
+oar_tensor *oari_conv_apply(oar_tape *tape, const oari_conv_operands *in,
+                            oar_tensor *out, oari_conv c, int transposed,
+                            const oari_extra *extra)
 {
     oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *x = in->x, *weight = in->weight, *out;
-    oar_shape shape;
-    oari_extra extra;
-    oari_conv c;
-    oari_array to;
     oari_operands operands = { .pool = pool };
-    const oari_array *a, *w, *b, *y;
+    const oari_array *x, *w, *b, *y;
+    const void *bias;
+    oari_array to;
 
-    if (oari_conv_check(tape, in) != OAR_OK ||
-        oari_check_conv_opts(in->op->name, o) != OAR_OK ||
-        check_shapes(in, or_one(o->groups)) != OAR_OK)
-        return NULL;
-    extra = extra_of(o, weight);
-    c = conv_of(&extra, x->dtype, x->at.shape, weight->at.shape.dim[0]);
-    if (c.window.out_height < 1 || c.window.out_width < 1) {
-        oari_conv_mismatch(in, in->op == &conv1d_op
-                                   ? "the kernel is longer than the row"
-                                   : "the kernel is larger than the image");
-        return NULL;
-    }
-    shape = in->op == &conv1d_op
-                ? OAR_SHAPE(c.images, c.out, c.window.out_width)
-                : OAR_SHAPE(c.images, c.out, c.window.out_height,
-                            c.window.out_width);
-    out = oari_tensor_make(pool, x->dtype, shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
-    a = oari_operands_tensor(&operands, in->x);
+    x = oari_operands_tensor(&operands, in->x);
     w = oari_operands_tensor(&operands, in->weight);
     b = oari_operands_tensor(&operands, in->bias);
     y = oari_operands_out(&operands, &to, 0);
     c.scratch =
         oari_operands_scratch(&operands, c.dtype, oari_conv_scratch(&c));
     if (operands.status == OAR_OK) {
-        c.x = oari_array_data(a);
+        c.x = oari_array_data(transposed ? y : x);
         c.weight = oari_array_data(w);
-        c.y = oari_array_data(y);
-        oari_conv_forward(&c, 0, b != NULL ? oari_array_data(b) : NULL);
+        c.y = oari_array_data(transposed ? x : y);
+        bias = b != NULL ? oari_array_data(b) : NULL;
+        if (transposed)
+            oari_conv_transpose(&c, bias);
+        else
+            oari_conv_forward(&c, 0, bias);
     }
     if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
-    return oari_emit(tape, out,
-                     &(oari_node_record){
-                         .op = in->op,
-                         .inputs = 3,
-                         .input = { x, weight, in->bias },
-                         .saved = { oari_grad_wanted(tape, weight) ? x : NULL,
-                                    oari_grad_wanted(tape, x) ? weight : NULL },
-                         .extra = extra });
+    return oari_emit(
+        tape, out,
+        &(oari_node_record){
+            .op = in->op,
+            .inputs = 3,
+            .input = { in->x, in->weight, in->bias },
+            .saved = { oari_grad_wanted(tape, in->weight) ? in->x : NULL,
+                       oari_grad_wanted(tape, in->x) ? in->weight : NULL },
+            .extra = *extra });
+}
+
+static oar_tensor *conv(oar_tape *tape, const oari_conv_operands *in,
+                        const oar_conv2d_opts *o)
+{
+    int is_line = in->op == &conv1d_op;
+    oari_extra extra;
+    oar_shape shape;
+    oari_conv c;
+
+    if (oari_conv_check(tape, in) != OAR_OK ||
+        oari_check_conv_opts(in->op->name, o) != OAR_OK ||
+        check_shapes(in, or_one(o->groups)) != OAR_OK)
+        return NULL;
+    extra = oari_conv_extra(in, o->stride, o->padding, o->dilation, o->groups);
+    c = oari_conv_of(&extra, in->x->dtype, in->x->at.shape,
+                     in->weight->at.shape.dim[0]);
+    if (c.window.out_height < 1 || c.window.out_width < 1) {
+        oari_conv_mismatch(in, is_line ? "the kernel is longer than the row"
+                                       : "the kernel is larger than the image");
+        return NULL;
+    }
+    shape = is_line ? OAR_SHAPE(c.images, c.out, c.window.out_width)
+                    : OAR_SHAPE(c.images, c.out, c.window.out_height,
+                                c.window.out_width);
+    return oari_conv_apply(
+        tape, in, oari_tensor_make(oari_tape_pool(tape), in->x->dtype, shape),
+        c, 0, &extra);
 }
 
 oar_tensor *oar_conv2d(oar_tape *tape, oar_tensor *x, oar_tensor *weight,

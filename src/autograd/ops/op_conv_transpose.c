@@ -18,21 +18,9 @@ enum { X, WEIGHT, BIAS };
 static oari_conv conv_of(const oari_extra *e, oar_dtype dtype, oar_shape large,
                          oar_shape small)
 {
-    oari_conv c = { .images = small.dim[0],
-                    .in = large.dim[1],
-                    .out = small.dim[1],
-                    .groups = e->window.groups,
-                    .dtype = oari_work_dtype(dtype) };
+    oari_conv c = oari_conv_of(e, dtype, large, small.dim[1]);
 
-    large = oari_planes_shape(large);
     small = oari_planes_shape(small);
-    for (int i = 0; i < 2; i++) {
-        c.window.kernel[i] = e->window.kernel[i];
-        c.window.stride[i] = e->window.stride[i];
-        c.window.padding[i] = e->window.padding[i];
-        c.window.dilation[i] = e->window.dilation[i];
-    }
-    oari_window_fit(&c.window, large.dim[2], large.dim[3]);
     c.window.out_height = small.dim[2];
     c.window.out_width = small.dim[3];
     return c;
@@ -69,10 +57,18 @@ static oar_status transpose_back(oari_node *node, int i, const oari_array *to,
     return oari_operands_finish(&operands);
 }
 
+#define READS                                  \
+    {                                          \
+        1u << WEIGHT, 1u << X, OARI_READS_NONE \
+    }
 static const oari_op_class line_op = { .name = "conv_transpose1d",
-                                       .backward = transpose_back };
+                                       .backward = transpose_back,
+                                       .widens = 1,
+                                       .reads = READS };
 static const oari_op_class plane_op = { .name = "conv_transpose2d",
-                                        .backward = transpose_back };
+                                        .backward = transpose_back,
+                                        .widens = 1,
+                                        .reads = READS };
 
 /* ---- checks -------------------------------------------------------------- */
 
@@ -153,32 +149,11 @@ static oar_status result_shape(const oari_conv_operands *in,
 
 /* ---- forward ------------------------------------------------------------- */
 
-static oari_extra extra_of(const oar_conv_transpose2d_opts *o,
-                           const oar_tensor *weight)
-{
-    oar_shape shape = oari_planes_shape(weight->at.shape);
-    oari_extra e = { .window = { .groups = o->groups } };
-
-    for (int i = 0; i < 2; i++) {
-        e.window.kernel[i] = (int)shape.dim[2 + i];
-        e.window.stride[i] = o->stride[i];
-        e.window.padding[i] = o->padding[i];
-        e.window.dilation[i] = o->dilation[i];
-    }
-    return e;
-}
-
 static oar_tensor *conv_transpose(oar_tape *tape, const oari_conv_operands *in,
                                   oar_conv_transpose2d_opts *o)
 {
-    oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *out;
     oari_extra extra;
     oar_shape shape;
-    oari_conv c;
-    oari_array to;
-    oari_operands operands = { .pool = pool };
-    const oari_array *a, *w, *b, *y;
 
     for (int i = 0; i < 2; i++) {
         o->stride[i] = o->stride[i] != 0 ? o->stride[i] : 1;
@@ -190,37 +165,10 @@ static oar_tensor *conv_transpose(oar_tape *tape, const oari_conv_operands *in,
         check_shapes(in, o->groups) != OAR_OK ||
         result_shape(in, o, &shape) != OAR_OK)
         return NULL;
-    extra = extra_of(o, in->weight);
-    out = oari_tensor_make(pool, in->x->dtype, shape);
-    if (out == NULL)
-        return NULL;
-    c = conv_of(&extra, in->x->dtype, out->at.shape, in->x->at.shape);
-    to = oari_array_of(out);
-    a = oari_operands_tensor(&operands, in->x);
-    w = oari_operands_tensor(&operands, in->weight);
-    b = oari_operands_tensor(&operands, in->bias);
-    y = oari_operands_out(&operands, &to, 0);
-    c.scratch =
-        oari_operands_scratch(&operands, c.dtype, oari_conv_scratch(&c));
-    if (operands.status == OAR_OK) {
-        c.x = oari_array_data(y);
-        c.weight = oari_array_data(w);
-        c.y = oari_array_data(a);
-        oari_conv_transpose(&c, b != NULL ? oari_array_data(b) : NULL);
-    }
-    if (oari_operands_finish(&operands) != OAR_OK) {
-        oari_tensor_drop(pool, out);
-        return NULL;
-    }
-    return oari_emit(
-        tape, out,
-        &(oari_node_record){
-            .op = in->op,
-            .inputs = 3,
-            .input = { in->x, in->weight, in->bias },
-            .saved = { oari_grad_wanted(tape, in->weight) ? in->x : NULL,
-                       oari_grad_wanted(tape, in->x) ? in->weight : NULL },
-            .extra = extra });
+    extra = oari_conv_extra(in, o->stride, o->padding, o->dilation, o->groups);
+    return oari_conv_apply(
+        tape, in, oari_tensor_make(oari_tape_pool(tape), in->x->dtype, shape),
+        conv_of(&extra, in->x->dtype, shape, in->x->at.shape), 1, &extra);
 }
 
 oar_tensor *oar_conv_transpose2d(oar_tape *tape, oar_tensor *x,

@@ -17,7 +17,8 @@ static oar_status drop_elements(oari_pool *pool, const oari_array *to, int add,
     const oari_array *y = oari_operands_out(&operands, to, add);
 
     if (operands.status == OAR_OK)
-        oari_dropout(y, add, x, extra->dropout.p, extra->dropout.seed);
+        oari_dropout(y, add, x, extra->dropout.p, extra->dropout.seed,
+                     extra->dropout.first, extra->dropout.stride);
     return oari_operands_finish(&operands);
 }
 
@@ -31,30 +32,64 @@ static const oari_op_class dropout_op = { .name = "dropout",
                                           .backward = dropout_back,
                                           .in_place = 1 };
 
-static oar_status check_dropout(oar_tape *tape, oar_tensor *a, double p)
+/* Writes where the elements of a lie in the whole into extra. */
+static oar_status read_place(const oar_part_place *place, const oar_tensor *a,
+                             oari_extra *extra)
 {
-    OARI_TRY(oari_check_inputs("dropout", tape, 1, &a));
-    OARI_TRY(oari_check_float("dropout", a));
-    if (p >= 0 && p <= 1)
-        return OAR_OK;
-    return oari_fail(OAR_E_ARG, "dropout of %s with p %g: from 0 to 1",
-                     oari_shape_text(a->at.shape).text, p);
+    const oar_shape *s = &a->at.shape;
+    oari_layout rows = oari_layout_rows(*s);
+    oar_part_place o;
+    int64_t last;
+    int given = 0;
+
+    OARI_TRY(oari_opts_read(&o, sizeof o, place));
+    last = o.first;
+    for (int i = 0; i < s->ndim; i++)
+        given |= o.stride[i] != 0;
+    for (int i = 0; i < s->ndim; i++) {
+        int64_t stride = given ? o.stride[i] : rows.stride[i], span;
+
+        extra->dropout.stride[i] = stride;
+        if (o.first < 0 || stride < 0 ||
+            (s->dim[i] > 0 &&
+             (__builtin_mul_overflow(s->dim[i] - 1, stride, &span) ||
+              __builtin_add_overflow(last, span, &last))))
+            return oari_fail(OAR_E_ARG,
+                             "dropout of a part %s from %lld on with stride "
+                             "%lld of dim %d: there are no such positions",
+                             oari_shape_text(*s).text, (long long)o.first,
+                             (long long)stride, i);
+    }
+    if (o.first < 0)
+        return oari_fail(OAR_E_ARG, "dropout of a part %s from %lld on",
+                         oari_shape_text(*s).text, (long long)o.first);
+    extra->dropout.first = o.first;
+    return OAR_OK;
 }
 
-oar_tensor *oar_dropout(oar_tape *tape, oar_tensor *a, double p, uint64_t seed)
+oar_tensor *oar_dropout_part(oar_tape *tape, oar_tensor *a, double p,
+                             uint64_t seed, const oar_part_place *place)
 {
     oari_pool *pool = oari_tape_pool(tape);
-    oari_extra extra;
+    oari_extra extra = { .dropout = { .p = p } };
     oari_array to;
     oar_tensor *out;
 
-    if (check_dropout(tape, a, p) != OAR_OK)
+    if (oari_check_inputs("dropout", tape, 1, &a) != OAR_OK ||
+        oari_check_float("dropout", a) != OAR_OK)
+        return NULL;
+    if (!(p >= 0 && p <= 1)) {
+        oari_fail(OAR_E_ARG, "dropout of %s with p %g: from 0 to 1",
+                  oari_shape_text(a->at.shape).text, p);
+        return NULL;
+    }
+    if (read_place(place, a, &extra) != OAR_OK)
         return NULL;
     if (p == 0)
         return tape == NULL ? oar_tensor_retain(a) : a;
     if (oari_replay_seed(tape, &seed) != OAR_OK)
         return NULL;
-    extra = (oari_extra){ .dropout = { p, seed } };
+    extra.dropout.seed = seed;
     out = oari_tensor_make(pool, a->dtype, a->at.shape);
     if (out == NULL)
         return NULL;
@@ -67,4 +102,9 @@ oar_tensor *oar_dropout(oar_tape *tape, oar_tensor *a, double p, uint64_t seed)
         tape, out,
         &(oari_node_record){
             .op = &dropout_op, .inputs = 1, .input = { a }, .extra = extra });
+}
+
+oar_tensor *oar_dropout(oar_tape *tape, oar_tensor *a, double p, uint64_t seed)
+{
+    return oar_dropout_part(tape, a, p, seed, NULL);
 }

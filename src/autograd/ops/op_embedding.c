@@ -21,7 +21,8 @@ static oar_status embedding_back(oari_node *node, int i, const oari_array *to,
 }
 
 static const oari_op_class embedding_op = { .name = "embedding",
-                                            .backward = embedding_back };
+                                            .backward = embedding_back,
+                                            .widens = 1 };
 
 static oar_status check_shapes(const oar_tensor *table, const oar_tensor *index)
 {
@@ -40,31 +41,49 @@ static oar_status check_shapes(const oar_tensor *table, const oar_tensor *index)
     return OAR_OK;
 }
 
-/* Sets *padding to the row that gets no gradient, if there is one. */
-static oar_status read_padding(const oar_embedding_opts *opts,
-                               const oar_tensor *table, int64_t *padding)
+/* What the options say, with defaults. */
+typedef struct table_range {
+    int64_t first, vocabulary; /* the table's rows are a part of so many */
+    int whole;                 /* it has them all */
+    int64_t padding;           /* among the table's own rows; -1: none there */
+} table_range;
+
+static oar_status read_range(const oar_embedding_opts *opts,
+                             const oar_tensor *table, table_range *range)
 {
-    int64_t count = table->at.shape.dim[0];
+    int64_t count = table->at.shape.dim[0], row;
     oar_embedding_opts o;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
-    if (o.has_padding && (o.padding < -count || o.padding >= count))
+    range->whole = o.vocabulary == 0 && o.first == 0;
+    range->vocabulary = o.vocabulary != 0 ? o.vocabulary : count;
+    range->first = o.first;
+    if (range->first < 0 || range->vocabulary < count ||
+        range->first > range->vocabulary - count)
+        return oari_fail(OAR_E_ARG,
+                         "embedding of table %s as rows from %lld on of a "
+                         "vocabulary of %lld: it does not fit",
+                         oari_shape_text(table->at.shape).text,
+                         (long long)o.first, (long long)o.vocabulary);
+    if (o.has_padding &&
+        (o.padding < -range->vocabulary || o.padding >= range->vocabulary))
         return oari_fail(
             OAR_E_ARG, "embedding of table %s with padding %lld: no such row",
             oari_shape_text(table->at.shape).text, (long long)o.padding);
-    if (o.has_padding)
-        *padding = o.padding < 0 ? o.padding + count : o.padding;
+    row = (o.padding < 0 ? o.padding + range->vocabulary : o.padding) -
+          range->first;
+    range->padding = o.has_padding && row >= 0 && row < count ? row : -1;
     return OAR_OK;
 }
 
 /* index is row-major. */
-static oar_status check_range(const oar_tensor *table, const oar_tensor *index)
+static oar_status check_range(const oar_tensor *table, const oar_tensor *index,
+                              int64_t vocabulary)
 {
     const int64_t *at = oar_tensor_const_data(index);
-    int64_t count = table->at.shape.dim[0];
 
     for (int64_t i = 0; i < index->count; i++)
-        if (at[i] < 0 || at[i] >= count)
+        if (at[i] < 0 || at[i] >= vocabulary)
             return oari_fail(OAR_E_ARG,
                              "embedding of table %s at index %s: element %lld "
                              "is %lld",
@@ -88,6 +107,23 @@ static oar_tensor *row_major(oari_pool *pool, oar_tensor *a)
     to = oari_array_of(copy);
     oari_copy(&to, &from);
     return copy;
+}
+
+/* Returns the rows that index, which is row-major, has in the table: -1 for
+ * those outside. Gives a reference. */
+static oar_tensor *own_rows(oari_pool *pool, const oar_tensor *table,
+                            const oar_tensor *index, const table_range *range)
+{
+    oar_tensor *own = oari_tensor_make(pool, OAR_I64, index->at.shape);
+    const int64_t *at = oar_tensor_const_data(index);
+    int64_t *row = own != NULL ? oar_tensor_data(own) : NULL;
+
+    for (int64_t i = 0; own != NULL && i < index->count; i++) {
+        int64_t k = at[i] - range->first;
+
+        row[i] = k >= 0 && k < table->at.shape.dim[0] ? k : -1;
+    }
+    return own;
 }
 
 /* Returns the rows of table at index, not yet recorded. */
@@ -115,25 +151,36 @@ oar_tensor *oar_embedding_with(oar_tape *tape, oar_tensor *table,
                                const oar_embedding_opts *opts)
 {
     oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *rows, *out = NULL;
-    int64_t padding = -1; /* none */
+    oar_tensor *rows, *own, *out = NULL;
+    table_range range = { 0 };
 
     if (oari_check_inputs("embedding", tape, 2,
                           (oar_tensor *[]){ table, index }) != OAR_OK ||
         check_shapes(table, index) != OAR_OK ||
-        read_padding(opts, table, &padding) != OAR_OK)
+        read_range(opts, table, &range) != OAR_OK)
         return NULL;
     rows = row_major(pool, index);
     if (rows == NULL)
         return NULL;
-    if (check_range(table, rows) == OAR_OK)
-        out = pick_rows(pool, table, rows);
-    out = oari_emit(tape, out,
-                    &(oari_node_record){ .op = &embedding_op,
-                                         .inputs = 1,
-                                         .input = { table },
-                                         .saved = { rows },
-                                         .extra = { .padding = padding } });
+    if (check_range(table, rows, range.vocabulary) != OAR_OK) {
+        oari_tensor_drop(pool, rows);
+        return NULL;
+    }
+    if (!range.whole) {
+        own = own_rows(pool, table, rows, &range);
+        oari_tensor_drop(pool, rows);
+        if (own == NULL)
+            return NULL;
+        rows = own;
+    }
+    out = pick_rows(pool, table, rows);
+    out =
+        oari_emit(tape, out,
+                  &(oari_node_record){ .op = &embedding_op,
+                                       .inputs = 1,
+                                       .input = { table },
+                                       .saved = { rows },
+                                       .extra = { .padding = range.padding } });
     oari_tensor_drop(pool, rows);
     return out;
 }

@@ -31,7 +31,8 @@ static oar_status group_norm_back_all(oari_node *node, const oari_array *dx,
     n.dbias = node->fused_grad[BIAS] != NULL ? &dbias : NULL;
     n.grad = oari_operands_tensor(&operands, node->grad);
     n.x = oari_operands_tensor(&operands, node->saved[X]);
-    n.weight = oari_operands_tensor(&operands, node->saved[WEIGHT]);
+    if (dx != NULL) /* the others do not depend on it */
+        n.weight = oari_operands_tensor(&operands, node->saved[WEIGHT]);
     n.dx = oari_operands_out(&operands, dx, add);
     n.sums = oari_operands_scratch(&operands, OAR_F64, 2 * channels);
     if (operands.status == OAR_OK)
@@ -39,9 +40,12 @@ static oar_status group_norm_back_all(oari_node *node, const oari_array *dx,
     return oari_operands_finish(&operands);
 }
 
+enum { READS = 1u << X | 1u << MEAN | 1u << RSTD };
+
 static const oari_op_class group_norm_op = {
     .name = "group_norm",
     .fused_backward = group_norm_back_all,
+    .reads = { [X] = READS | 1u << WEIGHT, [WEIGHT] = READS, [BIAS] = READS },
     .in_place = 1,
 };
 

@@ -96,22 +96,6 @@ static oar_status pick_back(oari_node *node, int i, const oari_array *to,
     return oari_operands_finish(&operands);
 }
 
-static oar_status check_index_select(oar_tape *tape, oar_tensor *a, int *dim,
-                                     oar_tensor *index)
-{
-    const char *name = "index_select";
-    oar_tensor *in[] = { a, index };
-
-    OARI_TRY(oari_check_inputs(name, tape, 2, in));
-    OARI_TRY(check_index(name, a, dim, index));
-    if (index->at.shape.ndim != 1)
-        return oari_fail(OAR_E_SHAPE,
-                         "index_select of %s by index %s: it needs one dim",
-                         oari_shape_text(a->at.shape).text,
-                         oari_shape_text(index->at.shape).text);
-    return check_range(name, a, *dim, index);
-}
-
 oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
                              oar_tensor *index)
 {
@@ -119,7 +103,18 @@ oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
     oari_array to, from, numbers;
     oar_shape shape;
 
-    if (check_index_select(tape, a, &dim, index) != OAR_OK)
+    if (oari_check_inputs("index_select", tape, 2,
+                          (oar_tensor *[]){ a, index }) != OAR_OK ||
+        check_index("index_select", a, &dim, index) != OAR_OK)
+        return NULL;
+    if (index->at.shape.ndim != 1) {
+        oari_fail(OAR_E_SHAPE,
+                  "index_select of %s by index %s: it needs one dim",
+                  oari_shape_text(a->at.shape).text,
+                  oari_shape_text(index->at.shape).text);
+        return NULL;
+    }
+    if (check_range("index_select", a, dim, index) != OAR_OK)
         return NULL;
     shape = a->at.shape;
     shape.dim[dim] = index->count;

@@ -46,23 +46,6 @@ static oari_array rows_of(const oar_tensor *x)
     return a;
 }
 
-/* to (+)= a b, halves by way of f32. */
-static oar_status multiply_add(oari_pool *pool, const oari_array *to, int add,
-                               const oari_array *a, const oari_array *b)
-{
-    oari_operands operands = { .pool = pool };
-    const oari_array *x, *y, *z;
-
-    if (!oari_dtype_is_half(to->dtype))
-        return oari_matmul(pool, to, add, a, b);
-    x = oari_operands_in(&operands, a);
-    y = oari_operands_in(&operands, b);
-    z = oari_operands_out(&operands, to, add);
-    if (operands.status == OAR_OK)
-        operands.status = oari_matmul(pool, z, add, x, y);
-    return oari_operands_finish(&operands);
-}
-
 /* to = the bias in every row, plus the product. */
 static oar_status multiply_rows(oari_pool *pool, const oari_array *to,
                                 const oar_tensor *rows,
@@ -76,7 +59,7 @@ static oar_status multiply_rows(oari_pool *pool, const oari_array *to,
         b = oari_array_of(bias);
         oari_copy(&into, &b);
     }
-    return multiply_add(pool, &into, bias != NULL, &from, &w);
+    return oari_matmul(pool, &into, bias != NULL, &from, &w);
 }
 
 static oar_status linear_rebuild(oari_node *node, const oari_array *to)
@@ -110,7 +93,7 @@ static oar_status weight_back(oari_node *node, const oari_array *to, int add)
         end = end < rows ? end : rows;
         into = row_range(*to, first, end);
         part = row_range(grad, first, end);
-        OARI_TRY(multiply_add(&node->tape->pool, &into, add, &part, &x));
+        OARI_TRY(oari_matmul(&node->tape->pool, &into, add, &part, &x));
         OARI_TRY(
             oari_part_done(node, WEIGHT, end * width, rows * width, &next));
         first = end;
@@ -141,11 +124,15 @@ static oar_status linear_back(oari_node *node, int i, const oari_array *to,
     }
     other = oari_array_of(node->saved[WEIGHT]);
     into = as_matrix(*to);
-    return multiply_add(pool, &into, add, &grad, &other);
+    return oari_matmul(pool, &into, add, &grad, &other);
 }
 
 static const oari_op_class linear_op = { .name = "linear",
                                          .backward = linear_back,
+                                         .reads = { [WEIGHT] = 1u << X,
+                                                    [BIAS] = OARI_READS_NONE,
+                                                    [X] = 1u << WEIGHT },
+                                         .widens = 1,
                                          .rebuild = linear_rebuild,
                                          .rebuild_from = 1u << X | 1u << WEIGHT,
                                          .costly = 1 };

@@ -80,15 +80,15 @@ static const oari_op_class cross_entropy_op = { .name = "cross_entropy",
                                                 .backward =
                                                     cross_entropy_back };
 
-static oar_status check_cross_entropy(oar_tape *tape, oar_tensor *logits,
-                                      oar_tensor *target,
-                                      const oar_cross_entropy_opts *o)
+oar_status oari_check_cross_entropy(oar_tape *tape, oar_tensor *logits,
+                                    oar_tensor *target,
+                                    const oar_cross_entropy_opts *o,
+                                    int64_t classes)
 {
     const char *name = "cross_entropy";
     oar_tensor *in[] = { logits, target };
     oar_shape ls = oar_tensor_shape(logits), ts = oar_tensor_shape(target);
     const int64_t *t;
-    int64_t classes;
 
     OARI_TRY(oari_check_inputs(name, tape, 2, in));
     OARI_TRY(oari_check_float(name, logits));
@@ -117,7 +117,7 @@ static oar_status check_cross_entropy(oar_tape *tape, oar_tensor *logits,
         return oari_weight_mismatch(name, logits, o->weight,
                                     "one for each class");
     t = oar_tensor_const_data(target);
-    classes = logits->at.shape.dim[1];
+    classes = classes < 0 ? ls.dim[1] : classes;
     for (int64_t i = 0; i < target->count; i++) {
         int64_t chosen = t[i * target->at.stride[0]];
 
@@ -168,7 +168,7 @@ oar_tensor *oar_cross_entropy_with(oar_tape *tape, oar_tensor *logits,
     oari_extra extra;
 
     if (oari_opts_read(&o, sizeof o, opts) != OAR_OK ||
-        check_cross_entropy(tape, logits, target, &o) != OAR_OK)
+        oari_check_cross_entropy(tape, logits, target, &o, -1) != OAR_OK)
         return NULL;
     extra = (oari_extra){ .loss = { .has_ignore = o.has_ignore,
                                     .ignore = o.ignore,

@@ -22,7 +22,8 @@ static oar_status matmul_back(oari_node *node, int i, const oari_array *to,
 }
 
 static const oari_op_class matmul_op = { .name = "matmul",
-                                         .backward = matmul_back };
+                                         .backward = matmul_back,
+                                         .reads = { 1u << 1, 1u << 0 } };
 
 static oar_status mismatch(oar_shape a, oar_shape b, const char *why)
 {

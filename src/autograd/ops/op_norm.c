@@ -38,7 +38,8 @@ static oar_status norm_back_all(oari_node *node, const oari_array *dx, int add)
     n.rstd = tensor_or_null(node->saved[RSTD], &rstd);
     n.grad = oari_operands_tensor(&operands, node->grad);
     n.x = oari_operands_tensor(&operands, node->saved[X]);
-    n.weight = oari_operands_tensor(&operands, node->saved[WEIGHT]);
+    if (dx != NULL) /* the others do not depend on it */
+        n.weight = oari_operands_tensor(&operands, node->saved[WEIGHT]);
     n.dx = oari_operands_out(&operands, dx, add);
     n.scratch = oari_operands_scratch(&operands, work, 4 * width);
     n.sums = oari_operands_scratch(&operands, OAR_F64, 2 * width);
@@ -62,9 +63,14 @@ static oar_status norm_rebuild(oari_node *node, const oari_array *to)
     return oari_operands_finish(&operands);
 }
 
+enum { READS = 1u << X | 1u << MEAN | 1u << RSTD };
+
 #define OP(text)                                                        \
     {                                                                   \
         .name = (text), .fused_backward = norm_back_all, .in_place = 1, \
+        .reads = { [X] = READS | 1u << WEIGHT,                          \
+                   [WEIGHT] = READS,                                    \
+                   [BIAS] = READS },                                    \
         .rebuild = norm_rebuild, .rebuild_from = 1u << X                \
     }
 static const oari_op_class layer_norm_op = OP("layer_norm");
@@ -124,29 +130,24 @@ static oar_status normalise_rows(oari_pool *pool, const made *m,
     return oari_operands_finish(&operands);
 }
 
-/* All that is needed; on failure out is NULL. */
-static made make_results(oari_pool *pool, const oar_tensor *x, int centred)
-{
-    oar_shape rows = OAR_SHAPE(oari_rows_of(x->at.shape).count);
-    oar_dtype work = oari_work_dtype(x->dtype);
-    made m = { .rstd = oari_tensor_make(pool, work, rows) };
-
-    if (m.rstd != NULL && centred)
-        m.mean = oari_tensor_make(pool, work, rows);
-    if (m.rstd != NULL && (m.mean != NULL || !centred))
-        m.out = oari_tensor_make(pool, x->dtype, x->at.shape);
-    return m;
-}
-
 static oar_tensor *norm(oar_tape *tape, const oari_op_class *op, oar_tensor *x,
                         oar_tensor *weight, oar_tensor *bias, double eps)
 {
     oari_pool *pool = oari_tape_pool(tape);
-    made m;
+    int centred = op == &layer_norm_op;
+    made m = { .mean = NULL };
+    oar_dtype work;
+    oar_shape rows;
 
     if (check_norm(op->name, tape, x, weight, bias) != OAR_OK)
         return NULL;
-    m = make_results(pool, x, op == &layer_norm_op);
+    rows = OAR_SHAPE(oari_rows_of(x->at.shape).count);
+    work = oari_work_dtype(x->dtype);
+    m.rstd = oari_tensor_make(pool, work, rows);
+    if (m.rstd != NULL && centred)
+        m.mean = oari_tensor_make(pool, work, rows);
+    if (m.rstd != NULL && (m.mean != NULL || !centred))
+        m.out = oari_tensor_make(pool, x->dtype, x->at.shape);
     if (m.out != NULL &&
         normalise_rows(pool, &m, x, weight, bias, eps) != OAR_OK) {
         oari_tensor_drop(pool, m.out);

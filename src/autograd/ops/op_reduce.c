@@ -72,13 +72,6 @@ typedef struct request {
     double each;      /* elements per result */
 } request;
 
-static oar_status bad_dims(const oari_op_class *op, const oar_tensor *a,
-                           int dim, const char *why)
-{
-    return oari_fail(OAR_E_SHAPE, "%s of dim %d of %s: %s", op->name, dim,
-                     oari_shape_text(a->at.shape).text, why);
-}
-
 static oar_status find_dims(const oar_tensor *a, oar_dims over, int keep,
                             request *r)
 {
@@ -90,12 +83,12 @@ static oar_status find_dims(const oar_tensor *a, oar_dims over, int keep,
     for (int i = 0; i < a->at.shape.ndim; i++)
         reduced[i] = over.count == 0;
     for (int i = 0; i < over.count; i++) {
-        int dim = over.dim[i];
+        int dim = over.dim[i], exists = oari_shape_dim(a->at.shape, &dim);
 
-        if (!oari_shape_dim(a->at.shape, &dim))
-            return bad_dims(r->op, a, over.dim[i], "no such dim");
-        if (reduced[dim]++)
-            return bad_dims(r->op, a, over.dim[i], "it is listed twice");
+        if (!exists || reduced[dim]++)
+            return oari_fail(OAR_E_SHAPE, "%s of dim %d of %s: %s", r->op->name,
+                             over.dim[i], oari_shape_text(a->at.shape).text,
+                             exists ? "it is listed twice" : "no such dim");
     }
     r->kept = a->at.shape;
     r->result = OAR_SCALAR;

@@ -176,33 +176,32 @@ static void set_element(element *e, oar_dtype dtype, double number)
 static oar_status bound_back(oari_node *node, int i, const oari_array *to,
                              int add);
 
-static const oari_op_class minimum_op = { .name = "minimum_scalar",
-                                          .backward = bound_back,
-                                          .in_place = 1 };
-static const oari_op_class maximum_op = { .name = "maximum_scalar",
-                                          .backward = bound_back,
-                                          .in_place = 1 };
-
-static oari_binary_kind bound_kind(const oari_op_class *op)
-{
-    return op == &minimum_op ? OARI_MINIMUM : OARI_MAXIMUM;
-}
+static const oari_op_class bound_ops[OARI_BINARY_COUNT] = {
+    [OARI_MINIMUM] = { .name = "minimum_scalar",
+                       .backward = bound_back,
+                       .in_place = 1 },
+    [OARI_MAXIMUM] = { .name = "maximum_scalar",
+                       .backward = bound_back,
+                       .in_place = 1 },
+};
 
 static oar_status bound_back(oari_node *node, int i, const oari_array *to,
                              int add)
 {
+    oari_binary_kind kind = (oari_binary_kind)(node->op - bound_ops);
     oari_array grad = oari_array_of(node->grad);
     oari_array a = oari_array_of(node->saved[0]);
     element bound;
 
     set_element(&bound, a.dtype, node->extra.factor);
-    oari_binary_back(bound_kind(node->op), 0, to, add, &grad, &a, &bound.array);
+    oari_binary_back(kind, 0, to, add, &grad, &a, &bound.array);
     return OAR_OK;
 }
 
 static oar_tensor *apply_bound(oar_tape *tape, oar_tensor *a, double number,
-                               const oari_op_class *op)
+                               oari_binary_kind kind)
 {
+    const oari_op_class *op = &bound_ops[kind];
     oar_tensor *out;
     oari_array to, from;
     element bound;
@@ -215,7 +214,7 @@ static oar_tensor *apply_bound(oar_tape *tape, oar_tensor *a, double number,
     to = oari_array_of(out);
     from = oari_array_of(a);
     set_element(&bound, a->dtype, number);
-    oari_binary(bound_kind(op), &to, &from, &bound.array);
+    oari_binary(kind, &to, &from, &bound.array);
     return oari_emit(tape, out,
                      &(oari_node_record){ .op = op,
                                           .inputs = 1,
@@ -226,10 +225,10 @@ static oar_tensor *apply_bound(oar_tape *tape, oar_tensor *a, double number,
 
 oar_tensor *oar_minimum_scalar(oar_tape *tape, oar_tensor *a, double number)
 {
-    return apply_bound(tape, a, number, &minimum_op);
+    return apply_bound(tape, a, number, OARI_MINIMUM);
 }
 
 oar_tensor *oar_maximum_scalar(oar_tape *tape, oar_tensor *a, double number)
 {
-    return apply_bound(tape, a, number, &maximum_op);
+    return apply_bound(tape, a, number, OARI_MAXIMUM);
 }

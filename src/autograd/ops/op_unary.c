@@ -47,10 +47,8 @@ static oar_status unary_rebuild(oari_node *node, const oari_array *to)
     oari_array from = oari_array_of(node->saved[0]);
 
     node->extra.sloped =
-        oari_saved_alone(node, 0) && oari_unary_splits(kind, to->dtype);
-    if (node->extra.sloped)
-        oari_unary_split(kind, to, &from);
-    else
+        oari_saved_alone(node, 0) && oari_unary_split(kind, to, &from);
+    if (!node->extra.sloped)
         oari_unary(kind, to, &from);
     return OAR_OK;
 }

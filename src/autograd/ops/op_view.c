@@ -155,28 +155,23 @@ static oar_status permute_back(oari_node *node, int i, const oari_array *to,
 static const oari_op_class permute_op = { .name = "permute",
                                           .backward = permute_back };
 
-/* Makes order count from the start; each dim must be there once. */
-static oar_status check_order(const oar_tensor *a, oar_dims *order)
-{
-    int seen[OAR_MAX_DIMS] = { 0 }, good = order->count == a->at.shape.ndim;
-
-    for (int i = 0; good && i < order->count; i++)
-        good = oari_shape_dim(a->at.shape, &order->dim[i]) &&
-               !seen[order->dim[i]]++;
-    if (good)
-        return OAR_OK;
-    return oari_fail(OAR_E_SHAPE,
-                     "permute of %s by %d dims: each dim has to be there once",
-                     oari_shape_text(a->at.shape).text, order->count);
-}
-
 oar_tensor *oar_permute(oar_tape *tape, oar_tensor *a, oar_dims order)
 {
+    int seen[OAR_MAX_DIMS] = { 0 }, good;
     oari_layout at;
 
-    if (oari_check_inputs("permute", tape, 1, &a) != OAR_OK ||
-        check_order(a, &order) != OAR_OK)
+    if (oari_check_inputs("permute", tape, 1, &a) != OAR_OK)
         return NULL;
+    good = order.count == a->at.shape.ndim;
+    for (int i = 0; good && i < order.count; i++)
+        good =
+            oari_shape_dim(a->at.shape, &order.dim[i]) && !seen[order.dim[i]]++;
+    if (!good) {
+        oari_fail(OAR_E_SHAPE,
+                  "permute of %s by %d dims: each dim has to be there once",
+                  oari_shape_text(a->at.shape).text, order.count);
+        return NULL;
+    }
     at = oari_layout_permute(&a->at, order);
     return make_view(tape, a, &at, &permute_op, (oari_extra){ .order = order });
 }

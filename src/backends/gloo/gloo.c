@@ -51,7 +51,7 @@ static oar_status gloo_open(void *self, const oar_backend_env *env)
     if (env->ranks > 1)
         OARI_TRY(join_ranks(g, env));
     return oari_chunk_link_create(&transport, env->rank, env->ranks,
-                                  GLOO_EAGER_BYTES, &g->relay);
+                                  GLOO_EAGER_BYTES, &g->messages);
 }
 
 /* ---- driving ------------------------------------------------------------- */
@@ -138,7 +138,7 @@ static void end_operations(gloo *g, oar_status why)
         op->done->done = 1;
         op->done = NULL;
     }
-    oari_chunk_link_abort(g->relay, why);
+    oari_chunk_link_abort(g->messages, why);
 }
 
 static oar_status gloo_progress(void *self)
@@ -153,23 +153,24 @@ static oar_status gloo_progress(void *self)
         return OAR_OK;
     }
     status = take_done(g);
-    return status != OAR_OK ? status : oari_chunk_link_progress(g->relay);
+    return status != OAR_OK ? status : oari_chunk_link_progress(g->messages);
 }
 
 static oar_status gloo_send(void *self, oar_transfer *transfer)
 {
-    return oari_chunk_link_send(((gloo *)self)->relay, transfer);
+    return oari_chunk_link_send(((gloo *)self)->messages, transfer);
 }
 
 static oar_status gloo_recv(void *self, oar_transfer *transfer)
 {
-    return oari_chunk_link_recv(((gloo *)self)->relay, transfer);
+    return oari_chunk_link_recv(((gloo *)self)->messages, transfer);
 }
 
 static int gloo_peek(void *self, int peer, uint64_t tag, uint64_t any,
                      oar_envelope *found)
 {
-    return oari_chunk_link_peek(((gloo *)self)->relay, peer, tag, any, found);
+    return oari_chunk_link_peek(((gloo *)self)->messages, peer, tag, any,
+                                found);
 }
 
 /* ---- sleeping ------------------------------------------------------------ */
@@ -233,13 +234,13 @@ static void gloo_close(void *self)
     gloo *g = self;
     int64_t deadline = oari_now_ns() + GLOO_DRAIN_MS * (int64_t)1000000;
 
-    if (g->threads != NULL && g->relay != NULL && !atomic_load(&g->aborted))
-        while (oari_chunk_link_leaving(g->relay) > 0 &&
+    if (g->threads != NULL && g->messages != NULL && !atomic_load(&g->aborted))
+        while (oari_chunk_link_leaving(g->messages) > 0 &&
                gloo_progress(g) == OAR_OK && oari_now_ns() < deadline)
             usleep(100);
     if (g->threads != NULL)
         gloo_threads_close(g->threads);
-    oari_chunk_link_destroy(g->relay);
+    oari_chunk_link_destroy(g->messages);
     gloo_threads_release(g->threads);
 }
 

@@ -178,7 +178,7 @@ typedef struct gloo {
     uint32_t number; /* of the collective posted last */
     gloo_threads *threads;
     gloo_operation *operations; /* not done; linked by next_pending */
-    oari_chunk_link *relay;
+    oari_chunk_link *messages;
     _Atomic int aborted; /* an oar_status; 0: no */
     int ended;           /* every operation has been completed with it */
 } gloo;

@@ -4,15 +4,11 @@
 #include <string.h>
 
 #include "backends/gloo/gloo.h"
+#include "base/dtype.h"
 #include "base/status.h"
+#include "record/operation.h"
 
 /* ---- which collectives Gloo runs ----------------------------------------- */
-
-static int reduces(oar_coll kind)
-{
-    return kind == OAR_COLL_ALL_REDUCE || kind == OAR_COLL_REDUCE ||
-           kind == OAR_COLL_REDUCE_SCATTER;
-}
 
 /* Returns the count that is the same on all ranks: of one rank's part, or of
  * everything where there are no parts. */
@@ -27,11 +23,6 @@ static size_t agreed_count(const oar_collective *call)
     }
 }
 
-static int is_half(oar_dtype dtype)
-{
-    return dtype == OAR_F16 || dtype == OAR_BF16;
-}
-
 /* Gloo cannot sum the weights of a weighted mean. A premultiplied sum needs a
  * place for the products, and half types, which are summed in f32 and rounded
  * once, a place for f32: of all reductions only all_reduce has one. */
@@ -41,7 +32,7 @@ static int takes_operator(const oar_collective *call)
         return 0;
     return call->kind == OAR_COLL_ALL_REDUCE ||
            (call->op.kind != OAR_REDUCE_OP_PREMUL_SUM &&
-            !is_half(call->in.dtype));
+            !oari_dtype_is_half(call->in.dtype));
 }
 
 /* Parts of different sizes exist in two collectives of Gloo. */
@@ -53,7 +44,7 @@ int gloo_takes(void *self, const oar_collective *call)
         return 0;
     if (call->kind == OAR_COLL_BARRIER)
         return 1;
-    if (reduces(call->kind) && !takes_operator(call))
+    if (oari_kind_reduces(call->kind) && !takes_operator(call))
         return 0;
     if (call->ragged)
         return call->kind == OAR_COLL_ALL_GATHER ||
@@ -86,7 +77,7 @@ static void describe_operator(const gloo *g, const oar_collective *call,
     op->dtype = call->in.dtype;
     op->task.combine = combine_elements;
     op->task.combine_arg = op;
-    if (is_half(op->dtype)) {
+    if (oari_dtype_is_half(op->dtype)) {
         op->widens = 1;
         op->half = op->dtype;
         op->dtype = OAR_F32;
@@ -153,7 +144,7 @@ static gloo_operation *make_operation(gloo *g, const oar_collective *call,
                             .out_count = call->out.count };
     op->task.in_counts = keep_counts(g, call->in_counts, op->counts);
     op->task.out_counts = keep_counts(g, call->out_counts, op->counts + ranks);
-    if (reduces(call->kind))
+    if (oari_kind_reduces(call->kind))
         describe_operator(g, call, op);
     return op;
 }

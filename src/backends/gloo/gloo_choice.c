@@ -109,16 +109,6 @@ typedef struct published_choice {
 
 enum { CHOICE_MAGIC = 0x474c4f32 };
 
-static oar_status publish_choice(const oar_backend_env *env, const char *key,
-                                 published_choice *p)
-{
-    p->magic = CHOICE_MAGIC;
-    p->status = (int32_t)read_environment(&p->choice);
-    if (p->status != OAR_OK)
-        snprintf(p->text, sizeof p->text, "%s", oar_last_error_text());
-    return oar_store_set(env->store, key, p, sizeof *p);
-}
-
 static oar_status read_choice(const oar_backend_env *env, const char *key,
                               published_choice *p)
 {
@@ -143,8 +133,15 @@ oar_status gloo_choice_agree(const oar_backend_env *env, const char *prefix,
     published_choice p = { 0 };
 
     snprintf(key, sizeof key, "%s/choice", prefix);
-    OARI_TRY(env->rank == 0 ? publish_choice(env, key, &p)
-                            : read_choice(env, key, &p));
+    if (env->rank == 0) {
+        p.magic = CHOICE_MAGIC;
+        p.status = (int32_t)read_environment(&p.choice);
+        if (p.status != OAR_OK)
+            snprintf(p.text, sizeof p.text, "%s", oar_last_error_text());
+        OARI_TRY(oar_store_set(env->store, key, &p, sizeof p));
+    } else {
+        OARI_TRY(read_choice(env, key, &p));
+    }
     if (p.status != OAR_OK)
         return oar_backend_fail((oar_status)p.status, "%s%s",
                                 env->rank == 0 ? "" : "rank 0: ", p.text);

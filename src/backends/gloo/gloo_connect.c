@@ -66,25 +66,13 @@ static oar_status compare_stacks(const oar_backend_env *env, const char *prefix,
     return OAR_OK;
 }
 
-/* Makes "ip" of "ip:port" or "[ip]:port". */
-static void cut_port(char *text)
-{
-    char *port = strrchr(text, ':');
-
-    if (port != NULL)
-        *port = 0;
-    if (text[0] == '[') {
-        memmove(text, text + 1, strlen(text));
-        text[strcspn(text, "]")] = 0;
-    }
-}
-
 static oar_status choose_address(const oar_backend_env *env, int same_stack,
                                  char text[OARI_SOCK_TEXT])
 {
     const char *family = getenv("OARSONG_SOCKET_FAMILY");
     const char *interface = getenv("OARSONG_SOCKET_IFNAME");
     const char *wire = getenv("OARSONG_WIRE");
+    char *port;
 
     if (same_stack && (interface == NULL || *interface == 0)) {
         snprintf(text, OARI_SOCK_TEXT, "%s",
@@ -98,7 +86,12 @@ static oar_status choose_address(const oar_backend_env *env, int same_stack,
             "gloo's connections between hosts are neither encrypted nor "
             "authenticated; OARSONG_WIRE=plain allows that");
     OARI_TRY(oari_sock_local(env->store_address, text));
-    cut_port(text);
+    if ((port = strrchr(text, ':')) != NULL) /* "ip:port" or "[ip]:port" */
+        *port = 0;
+    if (text[0] == '[') {
+        memmove(text, text + 1, strlen(text));
+        text[strcspn(text, "]")] = 0;
+    }
     return OAR_OK;
 }
 

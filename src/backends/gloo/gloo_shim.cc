@@ -391,22 +391,6 @@ uint64_t message_slot(uint32_t slot)
     return UINT64_C(0x7f) << 56 | slot;
 }
 
-gloo_request *start_request(gloo_mesh *mesh, int peer, uint32_t slot,
-                            void *data, size_t bytes, bool sends, char *why)
-{
-    std::unique_ptr<gloo_request> request;
-
-    int failed = guarded(why, [&] {
-        request.reset(new gloo_request{
-            mesh->context->createUnboundBuffer(data, bytes), sends });
-        if (sends)
-            request->buffer->send(peer, message_slot(slot));
-        else
-            request->buffer->recv(peer, message_slot(slot));
-    });
-    return failed ? nullptr : request.release();
-}
-
 } // namespace
 
 // ---- the C interface --------------------------------------------------------
@@ -467,16 +451,21 @@ int gloo_mesh_run(gloo_mesh *mesh, const gloo_task *task, char why[GLOO_WHY])
     return guarded(why, [&] { run(mesh, task); });
 }
 
-gloo_request *gloo_mesh_send(gloo_mesh *mesh, int peer, uint32_t slot,
-                             void *data, size_t bytes, char why[GLOO_WHY])
+gloo_request *gloo_mesh_start(gloo_mesh *mesh, int sends, int peer,
+                              uint32_t slot, void *data, size_t bytes,
+                              char why[GLOO_WHY])
 {
-    return start_request(mesh, peer, slot, data, bytes, true, why);
-}
+    std::unique_ptr<gloo_request> request;
 
-gloo_request *gloo_mesh_recv(gloo_mesh *mesh, int peer, uint32_t slot,
-                             void *data, size_t bytes, char why[GLOO_WHY])
-{
-    return start_request(mesh, peer, slot, data, bytes, false, why);
+    int failed = guarded(why, [&] {
+        request.reset(new gloo_request{
+            mesh->context->createUnboundBuffer(data, bytes), sends != 0 });
+        if (sends)
+            request->buffer->send(peer, message_slot(slot));
+        else
+            request->buffer->recv(peer, message_slot(slot));
+    });
+    return failed ? nullptr : request.release();
 }
 
 int gloo_request_wait(gloo_request *request, char why[GLOO_WHY])

@@ -100,11 +100,10 @@ int gloo_mesh_run(gloo_mesh *mesh, const gloo_task *task, char why[GLOO_WHY]);
  * slot arrive in order. A block may be smaller than its receive, not larger. */
 typedef struct gloo_request gloo_request;
 
-/* Start a send or a receive; do not block. NULL: it failed. */
-gloo_request *gloo_mesh_send(gloo_mesh *mesh, int peer, uint32_t slot,
-                             void *data, size_t bytes, char why[GLOO_WHY]);
-gloo_request *gloo_mesh_recv(gloo_mesh *mesh, int peer, uint32_t slot,
-                             void *data, size_t bytes, char why[GLOO_WHY]);
+/* Starts a send or a receive; does not block. NULL: it failed. */
+gloo_request *gloo_mesh_start(gloo_mesh *mesh, int sends, int peer,
+                              uint32_t slot, void *data, size_t bytes,
+                              char why[GLOO_WHY]);
 
 /* Blocks until the request is done (0) or has failed (-1), or until
  * gloo_request_wake ends the wait (1). Only one thread may wait. */

@@ -21,10 +21,8 @@ static oar_status start_block(gloo *g, oari_chunk *p, int sends)
     block->chunk = p;
     block->may_fail = kind == GLOO_HEADERS;
     gloo_signal_block(&before);
-    block->request = sends ? gloo_mesh_send(mesh, p->peer, p->lane, p->data,
-                                            p->bytes, block->why)
-                           : gloo_mesh_recv(mesh, p->peer, p->lane, p->data,
-                                            p->bytes, block->why);
+    block->request = gloo_mesh_start(mesh, sends, p->peer, p->lane, p->data,
+                                     p->bytes, block->why);
     gloo_signal_restore(&before);
     if (block->request == NULL) {
         if (!block->may_fail)

@@ -14,6 +14,7 @@
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/env.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -27,11 +28,6 @@ enum {
 
 /* ---- messages ------------------------------------------------------------ */
 
-static size_t bytes_of(const staging_call *c)
-{
-    return c->call.out.count * oar_dtype_size(c->call.out.dtype);
-}
-
 /* A message is loaded as a whole, sent over the inner group, and stored as a
  * whole. None waits for another, so that ranks that send to each other do not
  * block each other. */
@@ -42,12 +38,13 @@ static oar_status start_message(staging *h, staging_call *c)
     oari_cu_event loaded = h->slot[0].loaded;
     oar_span span;
 
-    if (bytes_of(c) != 0)
-        OARI_TRY(oar_pinned_alloc(bytes_of(c), &c->memory));
+    if (oari_span_bytes(&c->call.out) != 0)
+        OARI_TRY(oar_pinned_alloc(oari_span_bytes(&c->call.out), &c->memory));
     span = oar_span_of(c->memory, call->out.count, call->out.dtype);
     if (call->kind == OAR_COLL_SEND) {
         OARI_TRY(staging_wait_ready(h, call));
-        OARI_TRY(staging_copy_down(h, c->memory, call->out.data, bytes_of(c)));
+        OARI_TRY(staging_copy_down(h, c->memory, call->out.data,
+                                   oari_span_bytes(&c->call.out)));
         OARI_TRY(staging_record_event(h, loaded, h->down));
         OARI_TRY(staging_wait_event(h, loaded));
         return oar_send(h->inner, span, call->root, call->tag, &o, &c->work);
@@ -65,7 +62,8 @@ static oar_status finish_message(staging *h, staging_call *c)
     if (call->kind == OAR_COLL_SEND)
         return staging_record_event(h, call->finished, h->up);
     OARI_TRY(staging_wait_ready(h, call));
-    OARI_TRY(staging_copy_up(h, call->out.data, c->memory, bytes_of(c)));
+    OARI_TRY(staging_copy_up(h, call->out.data, c->memory,
+                             oari_span_bytes(&c->call.out)));
     OARI_TRY(staging_record_event(h, call->finished, h->up));
     return staging_wait_event(h, call->finished);
 }
@@ -234,25 +232,14 @@ static oar_status make_inner_group(staging *h, oar_group *outer)
     return status;
 }
 
-static oar_status read_settings(staging *h)
-{
-    int64_t bytes = h->ranks == 2 ? SLOT_BYTES_OF_TWO : SLOT_BYTES;
-    int64_t threads = oari_cpus() >= CORES_FOR_TWO * h->ranks ? 2 : 1;
-
-    OARI_TRY(
-        oari_env_int("OARSONG_GPU_FALLBACK_BYTES", 16 << 10, 1 << 30, &bytes));
-    OARI_TRY(oari_env_int("OARSONG_GPU_FALLBACK_THREADS", 1, 2, &threads));
-    h->slot_bytes = (size_t)bytes / STAGING_LINE * STAGING_LINE;
-    h->sum_threads = (int)threads;
-    return OAR_OK;
-}
-
 static oar_status open_engine(void *self, const oari_open *with)
 {
     staging *h = self;
     oari_worker_opts opts = { .name = "oar-staging",
                               .step = test_messages,
                               .arg = h };
+    int64_t slot_bytes = with->env.ranks == 2 ? SLOT_BYTES_OF_TWO : SLOT_BYTES;
+    int64_t threads = oari_cpus() >= CORES_FOR_TWO * with->env.ranks ? 2 : 1;
     uint64_t bytes;
 
     h->rank = with->env.rank;
@@ -261,7 +248,10 @@ static oar_status open_engine(void *self, const oari_open *with)
     h->untimed = oar_call_opts_init();
     h->untimed.timeout_ms = -1;
     pthread_mutex_init(&h->lock, NULL);
-    OARI_TRY(read_settings(h));
+    OARI_TRY(oari_env_int("OARSONG_GPU_FALLBACK_BYTES", 16 << 10, 1 << 30,
+                          &slot_bytes));
+    OARI_TRY(oari_env_int("OARSONG_GPU_FALLBACK_THREADS", 1, 2, &threads));
+    h->sum_threads = (int)threads;
     h->in_count = oari_alloc((size_t)h->ranks, sizeof *h->in_count);
     h->out_count = oari_alloc((size_t)h->ranks, sizeof *h->out_count);
     h->mapped = oari_alloc((size_t)h->ranks, sizeof *h->mapped);
@@ -270,7 +260,8 @@ static oar_status open_engine(void *self, const oari_open *with)
         h->pinned == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(make_inner_group(h, with->group));
-    bytes = h->slot_bytes; /* rank 0's setting holds for all ranks */
+    /* rank 0's setting holds for all ranks */
+    bytes = (uint64_t)slot_bytes / STAGING_LINE * STAGING_LINE;
     OARI_TRY(oar_broadcast(h->inner, oar_span_of(&bytes, 1, OAR_U64), 0, NULL,
                            NULL));
     h->slot_bytes = bytes;

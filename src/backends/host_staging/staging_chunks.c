@@ -98,22 +98,6 @@ static size_t choose_width(const staging_run *p)
     return wanted < room ? wanted : room;
 }
 
-/* Counts the chunks. Where not every rank knows every part, ranks compare. */
-static oar_status count_chunks(staging_run *p)
-{
-    const oar_collective *c = p->call;
-    size_t in = longest_part(&p->in), out = longest_part(&p->out);
-    uint64_t most = in > out ? in : out;
-    int known = !c->ragged || c->kind == OAR_COLL_ALL_GATHER ||
-                c->kind == OAR_COLL_REDUCE_SCATTER;
-
-    if (!known)
-        OARI_TRY(oar_all_reduce(p->h->inner, oar_span_of(&most, 1, OAR_U64),
-                                OAR_MAX, &p->h->untimed, NULL));
-    p->chunks = (most + p->width - 1) / p->width;
-    return OAR_OK;
-}
-
 /* ---- one chunk ----------------------------------------------------------- */
 
 size_t staging_chunk_count(const staging_run *p, const staging_side *s,
@@ -225,13 +209,22 @@ static oar_status run_over_links(staging_run *p)
 oar_status staging_run_collective(staging *h, const oar_collective *call)
 {
     staging_run p = { .h = h, .call = call };
+    int all_known = !call->ragged || call->kind == OAR_COLL_ALL_GATHER ||
+                    call->kind == OAR_COLL_REDUCE_SCATTER;
+    uint64_t in, out, most; /* elements of the longest part */
 
     p.element = oar_dtype_size(call->out.dtype);
     find_sides(&p);
     p.width = choose_width(&p);
     OARI_TRY(staging_wait_ready(h, call));
     OARI_TRY(staging_map_peers(h));
-    OARI_TRY(count_chunks(&p));
+    in = longest_part(&p.in);
+    out = longest_part(&p.out);
+    most = in > out ? in : out;
+    if (!all_known) /* not every rank knows every part */
+        OARI_TRY(oar_all_reduce(h->inner, oar_span_of(&most, 1, OAR_U64),
+                                OAR_MAX, &h->untimed, NULL));
+    p.chunks = (most + p.width - 1) / p.width;
     OARI_TRY(staging_can_run_direct(h, call) ? staging_run_direct(&p)
                                              : run_over_links(&p));
     return staging_record_event(h, call->finished, h->up);

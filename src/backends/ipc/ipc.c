@@ -23,12 +23,6 @@ enum {
 
 /* ---- queues -------------------------------------------------------------- */
 
-void oari_ipc_finish_transfer(oar_transfer *done, oar_status status)
-{
-    done->status = status;
-    done->done = 1;
-}
-
 oar_status oari_ipc_queue_add(ipc *self, ipc_queue *queue,
                               const oar_collective *call, oar_transfer *done)
 {
@@ -58,7 +52,7 @@ void oari_ipc_queue_end(ipc *self, ipc_queue *queue, ipc_work **place,
         queue->end = place;
     work->next = self->spare;
     self->spare = work;
-    oari_ipc_finish_transfer(done, status);
+    oari_transfer_finish(done, status);
 }
 
 static void end_queue(ipc *self, ipc_queue *queue, oar_status why)
@@ -198,8 +192,8 @@ static oar_status open_on_device(ipc *self, const oari_open *with)
     self->stream = with->env.stream;
     self->own_stream = self->stream == NULL;
     if (self->own_stream)
-        OARI_TRY(oar_stream_create(oar_device_of(OAR_CUDA, self->device),
-                                   OAR_STREAM_URGENT, &self->stream));
+        OARI_TRY(oar_stream_create(oari_ipc_device(self), OAR_STREAM_URGENT,
+                                   &self->stream));
     return oari_ipc_rendezvous(self, with);
 }
 
@@ -280,7 +274,7 @@ static void free_lists(ipc *self)
 static void close_engine(void *given)
 {
     ipc *self = given;
-    oar_device device = oar_device_of(OAR_CUDA, self->device);
+    oar_device device = oari_ipc_device(self);
     const oari_cuda *cu;
 
     if (self->cu == NULL || self->peer == NULL ||

@@ -18,6 +18,7 @@
 
 #include <stdatomic.h>
 
+#include "base/dtype.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/cuda_reduce.h"
 #include "link/link.h"
@@ -174,6 +175,11 @@ typedef struct ipc {
 } ipc;
 
 /* ipc_page.c */
+static inline oar_device oari_ipc_device(const ipc *self)
+{
+    return oar_device_of(OAR_CUDA, self->device);
+}
+
 static inline ipc_page *oari_ipc_page(const ipc *self, int rank)
 {
     return (ipc_page *)self->peer[rank].page;
@@ -274,7 +280,6 @@ void oari_ipc_progress_messages(ipc *self);
 oar_status oari_ipc_open_messages(ipc *self);
 
 /* ipc.c */
-void oari_ipc_finish_transfer(oar_transfer *done, oar_status status);
 oar_status oari_ipc_queue_add(ipc *self, ipc_queue *queue,
                               const oar_collective *call, oar_transfer *done);
 /* Removes the work at *place and completes it. */
@@ -288,10 +293,5 @@ oar_status oari_ipc_write_word(ipc *self, oari_cu_stream stream, int rank,
                                ipc_word *word, uint32_t value);
 oar_status oari_ipc_wait_word(ipc *self, oari_cu_stream stream, int rank,
                               ipc_word *word, uint32_t value);
-
-static inline uint64_t ipc_bytes(const oar_span *span)
-{
-    return (uint64_t)span->count * oar_dtype_size(span->dtype);
-}
 
 #endif

@@ -56,11 +56,6 @@ static int is_free(const ipc *self, uint32_t number)
 
 /* ---- describing ---------------------------------------------------------- */
 
-static oari_cu_memory address_of(const void *data)
-{
-    return (oari_cu_memory)(uintptr_t)data;
-}
-
 /* Memory that peers cannot map is copied to some that they can. */
 static oar_status export_in(ipc *self, ipc_work *work, ipc_memory *memory)
 {
@@ -71,22 +66,12 @@ static oar_status export_in(ipc *self, ipc_work *work, ipc_memory *memory)
         return OAR_OK;
     work->bounces_in = 1;
     OARI_TRY(oari_ipc_wait_event(self, self->stream, work->call->ready));
-    OARI_TRY(oari_ipc_bounce_reserve(self, &self->in_bounce, ipc_bytes(in)));
-    OARI_TRY(oari_ipc_copy(self, address_of(self->in_bounce.memory),
-                           address_of(in->data), ipc_bytes(in), self->stream));
+    OARI_TRY(
+        oari_ipc_bounce_reserve(self, &self->in_bounce, oari_span_bytes(in)));
+    OARI_TRY(oari_ipc_copy(self, oari_cu_address(self->in_bounce.memory),
+                           oari_cu_address(in->data), oari_span_bytes(in),
+                           self->stream));
     return oari_ipc_export(self, self->in_bounce.memory, memory);
-}
-
-static oar_status export_out(ipc *self, ipc_work *work, ipc_memory *memory)
-{
-    const oar_span *out = &work->call->out;
-
-    OARI_TRY(oari_ipc_export(self, out->data, memory));
-    if (memory->id != 0)
-        return OAR_OK;
-    work->bounces_out = 1;
-    OARI_TRY(oari_ipc_bounce_reserve(self, &self->out_bounce, ipc_bytes(out)));
-    return oari_ipc_export(self, self->out_bounce.memory, memory);
 }
 
 static oar_status describe_buffers(ipc *self, ipc_work *work, ipc_entry *e)
@@ -110,11 +95,18 @@ static oar_status describe_buffers(ipc *self, ipc_work *work, ipc_entry *e)
     if (!oari_ipc_writes(self, call))
         return OAR_OK;
     is_in_place = call->in.data == call->out.data && e->in.id != 0 &&
-                  e->in.base + e->in.offset == address_of(call->in.data);
-    if (!is_in_place)
-        return export_out(self, work, &e->out);
-    e->out = e->in;
-    return OAR_OK;
+                  e->in.base + e->in.offset == oari_cu_address(call->in.data);
+    if (is_in_place) {
+        e->out = e->in;
+        return OAR_OK;
+    }
+    OARI_TRY(oari_ipc_export(self, call->out.data, &e->out));
+    if (e->out.id != 0)
+        return OAR_OK;
+    work->bounces_out = 1;
+    OARI_TRY(oari_ipc_bounce_reserve(self, &self->out_bounce,
+                                     oari_span_bytes(&call->out)));
+    return oari_ipc_export(self, self->out_bounce.memory, &e->out);
 }
 
 /* Kernels read whole elements. */
@@ -227,9 +219,9 @@ static oar_status end_work(ipc *self, const ipc_work *work)
     if (done)
         return OAR_OK;
     if (work->bounces_out)
-        OARI_TRY(oari_ipc_copy(self, address_of(out->data),
-                               address_of(self->out_bounce.memory),
-                               ipc_bytes(out), self->stream));
+        OARI_TRY(oari_ipc_copy(self, oari_cu_address(out->data),
+                               oari_cu_address(self->out_bounce.memory),
+                               oari_span_bytes(out), self->stream));
     return oari_ipc_record_event(self, self->stream, work->call->finished);
 }
 
@@ -312,7 +304,7 @@ oar_status oari_ipc_post(void *given, const oar_collective *call,
     if (call->kind == OAR_COLL_RECV)
         return oari_ipc_recv(self, call, done);
     if (why != OAR_OK) {
-        oari_ipc_finish_transfer(done, why);
+        oari_transfer_finish(done, why);
         return OAR_OK;
     }
     OARI_TRY(check_alignment(call));
@@ -323,7 +315,7 @@ oar_status oari_ipc_post(void *given, const oar_collective *call,
             status = oari_ipc_record_event(self, self->stream, call->finished);
         oari_cuda_leave();
         if (status == OAR_OK)
-            oari_ipc_finish_transfer(done, OAR_OK);
+            oari_transfer_finish(done, OAR_OK);
         return status;
     }
     OARI_TRY(oari_ipc_queue_add(self, &self->queue, call, done));

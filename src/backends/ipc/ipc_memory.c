@@ -108,19 +108,14 @@ oar_status oari_ipc_map(ipc *self, int rank, const ipc_memory *memory,
 
 /* ---- bounce buffers ------------------------------------------------------ */
 
-static oar_device device_of(const ipc *self)
-{
-    return oar_device_of(OAR_CUDA, self->device);
-}
-
 oar_status oari_ipc_bounce_reserve(ipc *self, ipc_bounce *bounce, size_t bytes)
 {
     void *more;
 
     if (bounce->bytes >= bytes)
         return OAR_OK;
-    OARI_TRY(oar_device_alloc(device_of(self), bytes, &more));
-    oar_device_free(device_of(self), bounce->memory, self->stream);
+    OARI_TRY(oar_device_alloc(oari_ipc_device(self), bytes, &more));
+    oar_device_free(oari_ipc_device(self), bounce->memory, self->stream);
     bounce->memory = more;
     bounce->bytes = bytes;
     return OAR_OK;
@@ -151,10 +146,13 @@ void oari_ipc_release_memory(ipc *self)
             oari_ipc_mapping_close(self, m->mapping);
             oari_free(m);
         }
-        oar_device_free(device_of(self), peer->eager, peer->stream);
+        oar_device_free(oari_ipc_device(self), peer->eager, peer->stream);
         for (int i = 0; i < IPC_BOX; i++)
-            oar_device_free(device_of(self), peer->loose[i], peer->stream);
+            oar_device_free(oari_ipc_device(self), peer->loose[i],
+                            peer->stream);
     }
-    oar_device_free(device_of(self), self->in_bounce.memory, self->stream);
-    oar_device_free(device_of(self), self->out_bounce.memory, self->stream);
+    oar_device_free(oari_ipc_device(self), self->in_bounce.memory,
+                    self->stream);
+    oar_device_free(oari_ipc_device(self), self->out_bounce.memory,
+                    self->stream);
 }

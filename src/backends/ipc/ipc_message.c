@@ -17,16 +17,6 @@
 
 enum { CALL = 4 /* scratch word of a receive: its oar_collective */ };
 
-static oari_cu_memory address(const void *data)
-{
-    return (oari_cu_memory)(uintptr_t)data;
-}
-
-static oar_device device_of(const ipc *self)
-{
-    return oar_device_of(OAR_CUDA, self->device);
-}
-
 static oar_status stream_for(ipc *self, int peer, oari_cu_stream *stream)
 {
     ipc_peer *p = &self->peer[peer];
@@ -36,8 +26,8 @@ static oar_status stream_for(ipc *self, int peer, oari_cu_stream *stream)
         return OAR_OK;
     }
     if (p->stream == NULL)
-        OARI_TRY(
-            oar_stream_create(device_of(self), OAR_STREAM_URGENT, &p->stream));
+        OARI_TRY(oar_stream_create(oari_ipc_device(self), OAR_STREAM_URGENT,
+                                   &p->stream));
     *stream = p->stream;
     return OAR_OK;
 }
@@ -66,12 +56,12 @@ static oar_status find_aside(ipc *self, int peer, uint32_t place, size_t bytes,
 
     if (bytes <= self->eager_bytes) {
         if (p->eager == NULL)
-            OARI_TRY(oar_device_alloc(device_of(self),
+            OARI_TRY(oar_device_alloc(oari_ipc_device(self),
                                       IPC_BOX * self->eager_bytes, &p->eager));
         *aside = (unsigned char *)p->eager + place * self->eager_bytes;
         return OAR_OK;
     }
-    OARI_TRY(oar_device_alloc(device_of(self), bytes, &p->loose[place]));
+    OARI_TRY(oar_device_alloc(oari_ipc_device(self), bytes, &p->loose[place]));
     *aside = p->loose[place];
     return OAR_OK;
 }
@@ -93,8 +83,9 @@ static oar_status show_data(ipc *self, const oar_collective *call,
         return OAR_OK;
     letter->eager = 1;
     OARI_TRY(find_aside(self, call->root, place, letter->bytes, &aside));
-    OARI_TRY(oari_ipc_copy(self, address(aside), address(call->out.data),
-                           letter->bytes, stream));
+    OARI_TRY(oari_ipc_copy(self, oari_cu_address(aside),
+                           oari_cu_address(call->out.data), letter->bytes,
+                           stream));
     return oari_ipc_export(self, aside, &letter->memory);
 }
 
@@ -109,11 +100,11 @@ static oar_status put_letter(ipc *self, ipc_work *work,
     oari_cu_stream stream;
 
     OARI_TRY(stream_for(self, call->root, &stream));
-    oar_device_free(device_of(self), self->peer[call->root].loose[place],
+    oar_device_free(oari_ipc_device(self), self->peer[call->root].loose[place],
                     stream);
     self->peer[call->root].loose[place] = NULL;
     letter->tag = (uint64_t)call->tag;
-    letter->bytes = ipc_bytes(&call->out);
+    letter->bytes = oari_span_bytes(&call->out);
     letter->dtype = (uint32_t)call->out.dtype;
     OARI_TRY(oari_ipc_wait_event(self, stream, call->ready));
     OARI_TRY(show_data(self, call, place, stream, letter));
@@ -198,8 +189,8 @@ static oar_status copy_data(ipc *self, const oar_collective *call,
     OARI_TRY(oari_ipc_wait_event(self, stream, call->ready));
     OARI_TRY(oari_ipc_wait_word(self, stream, offer->source, &box->ready[place],
                                 number));
-    OARI_TRY(oari_ipc_copy(self, address(call->out.data), from, offer->bytes,
-                           stream));
+    OARI_TRY(oari_ipc_copy(self, oari_cu_address(call->out.data), from,
+                           offer->bytes, stream));
     OARI_TRY(oari_ipc_write_word(self, stream, self->rank, &desk->done[place],
                                  number));
     return oari_ipc_record_event(self, stream, call->finished);
@@ -221,7 +212,7 @@ static void take(void *given, const oari_offer *offer, oar_transfer *receive)
     if (status == OAR_OK || status == OAR_E_SIZE)
         atomic_store(&desk->answer[place], number << 1 | (receive == NULL));
     if (receive != NULL)
-        oari_ipc_finish_transfer(receive, status);
+        oari_transfer_finish(receive, status);
 }
 
 /* Tells the match of letters that have come. They stay in the box until they
@@ -281,7 +272,7 @@ oar_status oari_ipc_send(void *given, const oar_collective *call,
     oar_status why = (oar_status)atomic_load(&self->why);
 
     if (why != OAR_OK) {
-        oari_ipc_finish_transfer(done, why);
+        oari_transfer_finish(done, why);
         return OAR_OK;
     }
     OARI_TRY(
@@ -298,13 +289,13 @@ oar_status oari_ipc_recv(void *given, const oar_collective *call,
     const oari_cuda *cu;
 
     if (why != OAR_OK) {
-        oari_ipc_finish_transfer(done, why);
+        oari_transfer_finish(done, why);
         return OAR_OK;
     }
     done->peer = call->root;
     done->tag = oari_message_tag(call->tag);
     done->any = oari_tag_says | (call->tag >= 0 ? 0 : UINT32_MAX);
-    done->bytes = ipc_bytes(&call->out);
+    done->bytes = oari_span_bytes(&call->out);
     memcpy(&done->scratch[CALL], &call, sizeof call);
     OARI_TRY(oari_cuda_enter(self->device, &cu));
     status = oari_match_recv(self->match, done);

@@ -110,7 +110,7 @@ static oar_status copy_broadcast(const share *d, ipc_copies *c)
         if (t != d->call->root && does_share(d, t))
             to[n++] = d->view[t].out;
     return oari_ipc_copies_add(c, d->view[d->call->root].in, to, n,
-                               ipc_bytes(&d->call->in));
+                               oari_span_bytes(&d->call->in));
 }
 
 static oar_status copy_all_gather(const share *d, ipc_copies *c)

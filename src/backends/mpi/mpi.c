@@ -50,18 +50,18 @@ static oar_status mpi_open(void *self, const oar_backend_env *env)
 static oar_status make_progress(mpi_engine *e)
 {
     OARI_TRY(mpi_operations_test(e));
-    if (oari_chunk_link_idle(e->relay))
+    if (oari_chunk_link_idle(e->messages))
         return OAR_OK;
     OARI_TRY(mpi_transport_test(e));
-    return oari_chunk_link_progress(e->relay);
+    return oari_chunk_link_progress(e->messages);
 }
 
 static void end_operations(mpi_engine *e, oar_status why)
 {
     e->ended = why;
     mpi_operations_abandon(e, why);
-    if (e->relay != NULL)
-        oari_chunk_link_abort(e->relay, why);
+    if (e->messages != NULL)
+        oari_chunk_link_abort(e->messages, why);
     mpi_count_abandoned();
 }
 
@@ -79,8 +79,8 @@ static void mpi_close(void *self)
     if (e->ended == OAR_OK && e->joined && mpi_is_finalized())
         end_operations(e, OAR_E_STATE);
     /* Small messages count as sent once they are copied: send them now. */
-    if (e->ended == OAR_OK && e->relay != NULL)
-        while (oari_chunk_link_leaving(e->relay) != 0 &&
+    if (e->ended == OAR_OK && e->messages != NULL)
+        while (oari_chunk_link_leaving(e->messages) != 0 &&
                oari_now_ns() < deadline && make_progress(e) == OAR_OK)
             ;
     mpi_transport_close(e);
@@ -124,12 +124,12 @@ static oar_status mpi_progress(void *self)
 
 static oar_status mpi_send(void *self, oar_transfer *transfer)
 {
-    return oari_chunk_link_send(((mpi_engine *)self)->relay, transfer);
+    return oari_chunk_link_send(((mpi_engine *)self)->messages, transfer);
 }
 
 static oar_status mpi_recv(void *self, oar_transfer *transfer)
 {
-    return oari_chunk_link_recv(((mpi_engine *)self)->relay, transfer);
+    return oari_chunk_link_recv(((mpi_engine *)self)->messages, transfer);
 }
 
 /* Messages stay in MPI until there is a receive or a probe. */
@@ -139,14 +139,14 @@ static int mpi_peek(void *self, int peer, uint64_t tag, uint64_t any,
     mpi_engine *e = self;
     oar_status status;
 
-    if (oari_chunk_link_peek(e->relay, peer, tag, any, found))
+    if (oari_chunk_link_peek(e->messages, peer, tag, any, found))
         return 1;
     status = e->ended == OAR_OK ? mpi_transport_test(e) : OAR_OK;
     if (status == OAR_OK)
-        status = oari_chunk_link_progress(e->relay);
+        status = oari_chunk_link_progress(e->messages);
     if (status != OAR_OK)
         e->failed = status;
-    return oari_chunk_link_peek(e->relay, peer, tag, any, found);
+    return oari_chunk_link_peek(e->messages, peer, tag, any, found);
 }
 
 static const oar_backend_ops table = {

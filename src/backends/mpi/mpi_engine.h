@@ -2,7 +2,7 @@
 /* backends/mpi/mpi_engine.h: the private header of the backend mpi.
  *
  * One group is one communicator. Collectives are MPI's own, non-blocking;
- * messages, and what is planned over them, go through a relay
+ * messages, and what is planned over them, go through a chunk link
  * (link/chunk_link.h) over MPI's point to point. Only the driver calls these,
  * except `abort`.
  */
@@ -52,7 +52,7 @@ typedef struct mpi_operation {
     oar_status refused; /* by this backend, before MPI was called */
 } mpi_operation;
 
-/* Blocks in flight for the relay: request i is that of chunk i. */
+/* Blocks in flight for the chunk link: request i is that of chunk i. */
 typedef struct mpi_blocks {
     int count, room;
     MPI_Request *request;
@@ -70,7 +70,7 @@ typedef struct mpi_engine {
     mpi_operation *first; /* in the order posted */
     mpi_operation **last;
     mpi_operation *spare; /* to be used again */
-    oari_chunk_link *relay;
+    oari_chunk_link *messages;
     mpi_blocks blocks;
     _Atomic int why;   /* it was aborted: an oar_status */
     oar_status ended;  /* all operations have been completed with it */
@@ -158,7 +158,7 @@ oar_status mpi_operations_test(mpi_engine *e);
 /* Completes all with `why`; MPI may go on using their buffers. */
 void mpi_operations_abandon(mpi_engine *e, oar_status why);
 
-/* ---- mpi_transport.c: blocks for the relay ------------------------------- */
+/* ---- mpi_transport.c: blocks for the chunk link -------------------------- */
 
 oar_status mpi_transport_open(mpi_engine *e);
 oar_status mpi_transport_test(mpi_engine *e);

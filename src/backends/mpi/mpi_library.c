@@ -109,16 +109,6 @@ const char *mpi_version(void)
     return text;
 }
 
-/* Open MPI 6.0 (release candidate 2) loses non-blocking collectives that
- * several threads have started on several communicators: MPI_Test never reports
- * them done. 4.1 does not; 5 has not been tried. */
-static int loses_collectives(const char *version)
-{
-    const char *number = version + strcspn(version, "0123456789");
-
-    return strcmp(MADE_FOR, "Open MPI") == 0 && atoi(number) >= 5;
-}
-
 /* ---- operators ----------------------------------------------------------- */
 
 /* Only for the types that our operators are used with. */
@@ -274,8 +264,12 @@ static oar_status start_locked(int ranks, int blocking, const char *version)
         MPI_Query_thread(&level);
     else
         OARI_TRY(initialise_mpi(ranks, blocking, &level));
+    /* Open MPI 6.0 (release candidate 2) loses non-blocking collectives that
+     * several threads have started on several communicators: MPI_Test never
+     * reports them done. 4.1 does not; 5 has not been tried. */
     serialised = level < MPI_THREAD_MULTIPLE ||
-                 (!blocking && loses_collectives(version));
+                 (!blocking && strcmp(MADE_FOR, "Open MPI") == 0 &&
+                  atoi(version + strcspn(version, "0123456789")) >= 5);
     if ((code = make_operators()) != MPI_SUCCESS)
         return oari_fail(OAR_E_UNAVAILABLE, "MPI_Op_create: error %d", code);
     process = getpid();

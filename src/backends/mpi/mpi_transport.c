@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mpi_transport: moves blocks for link/chunk_link.h by MPI's point to point. A
- * lane of the relay is a tag; headers (lane 0) are received from any source. */
+ * lane of the chunk link is a tag; headers (lane 0) are received from any
+ * source. */
 #include "base/alloc.h"
 #include "base/status.h"
 #include "backends/mpi/mpi_engine.h"
@@ -188,14 +189,14 @@ oar_status mpi_transport_open(mpi_engine *e)
                                        .mixed = 1 };
 
     return oari_chunk_link_create(&transport, e->rank, e->ranks, EAGER_BYTES,
-                                  &e->relay);
+                                  &e->messages);
 }
 
 void mpi_transport_close(mpi_engine *e)
 {
     mpi_blocks *c = &e->blocks;
 
-    oari_chunk_link_destroy(e->relay);
+    oari_chunk_link_destroy(e->messages);
     oari_free(c->request);
     oari_free(c->chunk);
     oari_free(c->index);

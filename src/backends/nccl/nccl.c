@@ -111,18 +111,13 @@ static oar_status split_engine(void *self, int colour, int key, void **made)
     return status;
 }
 
-static void wait_and_release(oari_nccl_comm *comm)
-{
-    oari_nccl_comm_wait(comm, oari_deadline(CLOSE_MS));
-    oari_nccl_comm_release(comm);
-}
-
 static void drop_split(void *made)
 {
     if (made == NULL)
         return;
     oari_nccl_comm_finalize(made);
-    wait_and_release(made);
+    oari_nccl_comm_wait(made, oari_deadline(CLOSE_MS));
+    oari_nccl_comm_release(made);
 }
 
 /* ---- ending -------------------------------------------------------------- */
@@ -148,7 +143,8 @@ static void close_engine(void *self)
         oari_nccl_comm_finalize(e->comm);
     else
         oari_nccl_comm_abort(e->comm);
-    wait_and_release(e->comm);
+    oari_nccl_comm_wait(e->comm, oari_deadline(CLOSE_MS));
+    oari_nccl_comm_release(e->comm);
     oari_nccl_end_all(e, OAR_E_ABORTED);
 }
 

@@ -15,7 +15,9 @@
 
 #include "backends/nccl/nccl_engine.h"
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/status.h"
+#include "link/match.h"
 
 enum {
     CHECK_NS = 1000000,        /* between checks for errors on the GPU */
@@ -32,19 +34,13 @@ static const oar_collective *call_of(const oar_transfer *t)
     return t->scratch[1];
 }
 
-static void finish_transfer(oar_transfer *t, oar_status status)
-{
-    t->status = status;
-    t->done = 1; /* from here on the core may free it */
-}
-
 static void finish_list(oar_transfer **list, oar_status status)
 {
     while (*list != NULL) {
         oar_transfer *t = *list;
 
         *list = next_of(t);
-        finish_transfer(t, status);
+        oari_transfer_finish(t, status);
     }
 }
 
@@ -179,7 +175,7 @@ static oar_status copy_to_self(oari_nccl_engine *e, const oar_collective *send,
                                const oar_collective *recv)
 {
     void *stream = e->comm->stream;
-    size_t bytes = send->out.count * oar_dtype_size(send->out.dtype);
+    size_t bytes = oari_span_bytes(&send->out);
     const oari_cuda *cu;
     oar_status status;
 
@@ -218,8 +214,7 @@ static void post_to_self(oari_nccl_engine *e, oar_transfer *t)
         oar_span from = call_of(send)->out, to = call_of(recv)->out;
         oar_status status = OAR_OK;
 
-        if (from.count * oar_dtype_size(from.dtype) ==
-            to.count * oar_dtype_size(to.dtype))
+        if (oari_span_bytes(&from) == oari_span_bytes(&to))
             status = copy_to_self(e, call_of(send), call_of(recv));
         else
             status = oar_backend_fail(OAR_E_SIZE,
@@ -231,8 +226,8 @@ static void post_to_self(oari_nccl_engine *e, oar_transfer *t)
         }
         e->to_self = next_of(send);
         e->from_self = next_of(recv);
-        finish_transfer(send, status);
-        finish_transfer(recv, status);
+        oari_transfer_finish(send, status);
+        oari_transfer_finish(recv, status);
     }
 }
 
@@ -245,7 +240,7 @@ oar_status oari_nccl_post(void *self, const oar_collective *call,
     oar_status why = (oar_status)e->why;
 
     if (why != OAR_OK) {
-        finish_transfer(done, why);
+        oari_transfer_finish(done, why);
         return OAR_OK;
     }
     done->scratch[0] = NULL;
@@ -281,29 +276,13 @@ oar_status oari_nccl_batch(void *self, int open)
     return OAR_OK;
 }
 
-/* Asks NCCL for errors of what runs on the GPU: not every time, and not while a
- * unit is in flight, whose state is asked for anyway. */
-static void check_for_errors(oari_nccl_engine *e)
-{
-    int64_t now = oari_now_ns();
-
-    if (now < e->check_ns || e->in_flight != NULL)
-        return;
-    e->check_ns = now + CHECK_NS;
-    pthread_mutex_lock(&e->comm->use);
-    if (e->comm->handle != NULL)
-        oari_nccl_record_failure(
-            e, oari_nccl_check(e->lib, oari_nccl_comm_state(e->comm),
-                               e->comm->handle, "what runs on the GPU"));
-    pthread_mutex_unlock(&e->comm->use);
-}
-
 /* After an abort, what NCCL is putting on the stream is completed only when
  * NCCL has ended. */
 oar_status oari_nccl_progress(void *self)
 {
     oari_nccl_engine *e = self;
     oar_status why = (oar_status)e->why;
+    int64_t now;
 
     if (why != OAR_OK) {
         if (e->ending_ns == 0)
@@ -315,7 +294,17 @@ oar_status oari_nccl_progress(void *self)
     }
     if (!oari_nccl_is_idle(e))
         run_units(e);
-    check_for_errors(e);
+    /* Asks for errors of what runs on the GPU: not every time, and not while a
+     * unit is in flight, whose state is asked for anyway. */
+    if ((now = oari_now_ns()) >= e->check_ns && e->in_flight == NULL) {
+        e->check_ns = now + CHECK_NS;
+        pthread_mutex_lock(&e->comm->use);
+        if (e->comm->handle != NULL)
+            oari_nccl_record_failure(
+                e, oari_nccl_check(e->lib, oari_nccl_comm_state(e->comm),
+                                   e->comm->handle, "what runs on the GPU"));
+        pthread_mutex_unlock(&e->comm->use);
+    }
     return e->failed == OAR_OK ? OAR_OK
                                : oar_backend_fail(e->failed, "%s", e->text);
 }

@@ -45,23 +45,6 @@ oar_status oar_backend_load(const char *path, const char **name)
 
 /* ---- finding ------------------------------------------------------------- */
 
-/* Returns the index-th loaded plugin that is not one of this tree's engines. */
-static const oar_backend_ops *other_plugin_at(int index)
-{
-    const oar_backend_ops *ops;
-
-    for (int i = 0; (ops = oari_plugin_at(i)) != NULL; i++) {
-        const char *name;
-        int known = 0;
-
-        for (int e = 0; (name = oari_known_engine(e)) != NULL; e++)
-            known |= strcmp(name, ops->name) == 0;
-        if (!known && index-- == 0)
-            return ops;
-    }
-    return NULL;
-}
-
 /* Returns the index-th built-in backend that users may name. */
 static const oar_backend_ops *built_in_at(int index)
 {
@@ -86,8 +69,16 @@ const char *oar_backend_name(int index)
         engines++;
     if (index < names + engines)
         return oari_known_engine(index - names);
-    ops = other_plugin_at(index - names - engines);
-    return ops != NULL ? ops->name : NULL;
+    index -= names + engines; /* of the other plugins that are loaded */
+    for (int i = 0; (ops = oari_plugin_at(i)) != NULL; i++) {
+        int known = 0;
+
+        for (int e = 0; e < engines; e++)
+            known |= strcmp(oari_known_engine(e), ops->name) == 0;
+        if (!known && index-- == 0)
+            return ops->name;
+    }
+    return NULL;
 }
 
 /* Finds a built-in backend, a loaded one, an engine, or another plugin. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backends/ucc/ucc_engine.h"
+#include "record/operation.h"
 
 /* ---- tables -------------------------------------------------------------- */
 
@@ -61,18 +62,12 @@ static const int operators[CLASSES][OAR_REDUCE_OP_COUNT] = {
                   [OAR_REDUCE_OP_BXOR] = UCC_OP_BXOR + 1 },
 };
 
-static int reduces(oar_coll kind)
-{
-    return kind == OAR_COLL_ALL_REDUCE || kind == OAR_COLL_REDUCE ||
-           kind == OAR_COLL_REDUCE_SCATTER;
-}
-
 int oari_ucc_takes(void *self, const oar_collective *call)
 {
     const oari_ucc *u = self;
     oar_dtype dtype = call->in.dtype;
 
-    if (!reduces(call->kind))
+    if (!oari_kind_reduces(call->kind))
         return 1;
     return (dtype != OAR_BF16 || u->made->takes_bf16) &&
            operators[classes[dtype]][call->op.kind] != 0;
@@ -295,7 +290,7 @@ ucc_coll_args_t oari_ucc_arguments(const oari_ucc *u,
     a.flags =
         UCC_COLL_ARGS_FLAG_COUNT_64BIT | UCC_COLL_ARGS_FLAG_DISPLACEMENTS_64BIT;
     a.root = (uint64_t)call->root;
-    if (reduces(call->kind))
+    if (oari_kind_reduces(call->kind))
         a.op = (ucc_reduction_op_t)(operators[classes[call->in.dtype]]
                                              [call->op.kind] -
                                     1);

@@ -31,7 +31,6 @@ typedef struct detached_call {
     pthread_cond_t ended;
     int is_done, is_abandoned;
     void (*run)(void *arg);
-    void (*drop)(void *arg);
     void *arg;
 } detached_call;
 
@@ -54,17 +53,17 @@ static void *detached_main(void *arg)
     pthread_cond_signal(&c->ended);
     pthread_mutex_unlock(&c->lock);
     if (abandoned) {
-        c->drop(c->arg);
+        oari_free(c->arg);
         free_call(c);
     }
     return NULL;
 }
 
 /* Runs run(arg) in a thread. OAR_E_TIMEOUT: it has not returned by the
- * deadline; the thread then owns arg, and calls drop(arg) if it ever returns.
+ * deadline; the thread then owns arg, and frees it if it ever returns.
  */
-static oar_status call_detached(void (*run)(void *arg), void (*drop)(void *arg),
-                                void *arg, int64_t deadline_ns)
+static oar_status call_detached(void (*run)(void *arg), void *arg,
+                                int64_t deadline_ns)
 {
     detached_call *c = oari_alloc(1, sizeof *c);
     pthread_t thread;
@@ -76,7 +75,6 @@ static oar_status call_detached(void (*run)(void *arg), void (*drop)(void *arg),
     pthread_mutex_init(&c->lock, NULL);
     oari_cond_init(&c->ended);
     c->run = run;
-    c->drop = drop;
     c->arg = arg;
     status = oari_thread_start(&thread, "oar-ucc", detached_main, c);
     if (status != OAR_OK) {
@@ -212,12 +210,6 @@ static void make_all(void *arg)
         snprintf(o->text, sizeof o->text, "%s", oar_last_error_text());
 }
 
-/* UCC cannot destroy what is half made, so only our memory is freed. */
-static void drop_context(void *arg)
-{
-    oari_free(arg);
-}
-
 static int64_t add_ms(int64_t ns, int64_t ms)
 {
     return ns == OARI_NEVER ? ns : ns + ms * 1000000;
@@ -232,8 +224,7 @@ oar_status oari_ucc_context_create(const oar_backend_env *env,
     if (o == NULL)
         return OAR_E_NOMEM;
     oari_ucc_oob_init(&o->oob, env);
-    status = call_detached(make_all, drop_context, o,
-                           add_ms(o->oob.deadline_ns, GRACE_MS));
+    status = call_detached(make_all, o, add_ms(o->oob.deadline_ns, GRACE_MS));
     o->oob.state = OARI_UCC_OPEN;
     if (status == OAR_E_TIMEOUT)
         return oar_backend_fail(
@@ -246,7 +237,7 @@ oar_status oari_ucc_context_create(const oar_backend_env *env,
     if (status == OAR_OK)
         *context = o;
     else
-        drop_context(o);
+        oari_free(o); /* UCC cannot destroy what is half made */
     return status;
 }
 
@@ -272,8 +263,8 @@ void oari_ucc_context_destroy(oari_ucc_context *context)
     oar_status status;
 
     context->oob.state = OARI_UCC_ENDING;
-    status = call_detached(destroy_context, drop_context, context,
+    status = call_detached(destroy_context, context,
                            add_ms(oari_now_ns(), DESTROY_MS));
     if (status == OAR_OK)
-        drop_context(context);
+        oari_free(context);
 }

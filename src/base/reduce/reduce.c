@@ -39,16 +39,6 @@ static choice choices[ISAS];
 static _Atomic(const choice *) in_use;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void overlay_table(oari_reduce_table *under,
-                          const oari_reduce_table *over)
-{
-    for (int s = 0; s < OARI_SHAPES; s++)
-        for (int k = 0; k < OAR_REDUCE_OP_COUNT; k++)
-            for (int d = 0; d < OAR_DTYPE_COUNT; d++)
-                if (over->fn[s][k][d] != NULL)
-                    under->fn[s][k][d] = over->fn[s][k][d];
-}
-
 static void make_tables(void)
 {
     static oari_reduce_table table;
@@ -59,7 +49,11 @@ static void make_tables(void)
 
         if (fit == OARI_ISA_ABSENT)
             continue;
-        overlay_table(&table, &isa[i]->table);
+        for (int s = 0; s < OARI_SHAPES; s++)
+            for (int k = 0; k < OAR_REDUCE_OP_COUNT; k++)
+                for (int d = 0; d < OAR_DTYPE_COUNT; d++)
+                    if (isa[i]->table.fn[s][k][d] != NULL)
+                        table.fn[s][k][d] = isa[i]->table.fn[s][k][d];
         choices[i].table = table;
         choices[i].name = isa[i]->name;
         if (fit == OARI_ISA_WANTED)
@@ -105,19 +99,6 @@ static oari_reduce_shape shape_of(const oari_reduction *r)
     return OARI_ANY_SHAPE;
 }
 
-static oari_reduce_fn *kernel_for(const oari_reduction *r)
-{
-    const oari_reduce_table *table = &current_choice()->table;
-    oar_reduce_op_kind kind = oari_computed_kind(r->kind);
-    oari_reduce_shape shape = shape_of(r);
-    oari_reduce_fn *fn = table->fn[shape][kind][r->dtype];
-
-    if (fn == NULL && shape == OARI_SCALED && kind == OAR_REDUCE_OP_SUM &&
-        r->dtype != OAR_BOOL)
-        return oari_reduce_scaled_integers;
-    return fn != NULL ? fn : table->fn[OARI_ANY_SHAPE][kind][r->dtype];
-}
-
 /* Copies all bits unchanged, those of NaNs too; only a bool becomes 0 or 1. */
 static void copy_source(const oari_reduction *r, size_t bytes)
 {
@@ -135,13 +116,24 @@ static void copy_source(const oari_reduction *r, size_t bytes)
 void oari_reduce(const oari_reduction *r, size_t count)
 {
     size_t bytes = count * oar_dtype_size(r->dtype);
+    const oari_reduce_table *table = &current_choice()->table;
+    oar_reduce_op_kind kind = oari_computed_kind(r->kind);
+    oari_reduce_shape shape = shape_of(r);
+    oari_reduce_fn *fn;
 
     if (bytes == 0)
         return;
-    if (r->sources == 1 && shape_of(r) != OARI_SCALED)
+    if (r->sources == 1 && shape != OARI_SCALED) {
         copy_source(r, bytes);
-    else
-        kernel_for(r)(r, bytes);
+        return;
+    }
+    fn = table->fn[shape][kind][r->dtype];
+    if (fn == NULL && shape == OARI_SCALED && kind == OAR_REDUCE_OP_SUM &&
+        r->dtype != OAR_BOOL)
+        fn = oari_reduce_scaled_integers;
+    else if (fn == NULL)
+        fn = table->fn[OARI_ANY_SHAPE][kind][r->dtype];
+    fn(r, bytes);
 }
 
 double oari_divisor(oar_reduce_op_kind kind, int sources, const double *factor)

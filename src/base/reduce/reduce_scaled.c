@@ -30,62 +30,28 @@ double oari_reduce_exact_inverse(double divisor)
     return 1 / divisor;
 }
 
-static int is_signed(oar_dtype dtype)
-{
-    return dtype == OAR_I8 || dtype == OAR_I16 || dtype == OAR_I32 ||
-           dtype == OAR_I64;
-}
-
-/* Returns whether the divisor is a whole number that fits in 64 bits. */
-static int is_whole(double divisor, oar_dtype dtype)
-{
-    double least = is_signed(dtype) ? -0x1p63 : 1;
-    double over = is_signed(dtype) ? 0x1p63 : 0x1p64;
-
-    return divisor >= least && divisor < over && divisor == trunc(divisor);
-}
-
-static void divide_signed(words *sum, oar_dtype dtype, size_t n, int64_t by)
-{
-    words wide;
-
-    oari_convert(wide.i64, OAR_I64, sum->bytes, dtype, n);
-    for (size_t i = 0; i < n; i++)
-        if (by == -1) /* the least number has no negative: it wraps */
-            wide.u64[i] = 0 - wide.u64[i];
-        else
-            wide.i64[i] /= by;
-    oari_convert(sum->bytes, dtype, wide.i64, OAR_I64, n);
-}
-
-static void divide_unsigned(words *sum, oar_dtype dtype, size_t n, uint64_t by)
-{
-    words wide;
-
-    oari_convert(wide.u64, OAR_U64, sum->bytes, dtype, n);
-    for (size_t i = 0; i < n; i++)
-        wide.u64[i] /= by;
-    oari_convert(sum->bytes, dtype, wide.u64, OAR_U64, n);
-}
-
-static void divide_real(words *sum, oar_dtype dtype, size_t n, double by)
-{
-    words wide;
-
-    oari_convert(wide.f64, OAR_F64, sum->bytes, dtype, n);
-    for (size_t i = 0; i < n; i++)
-        wide.f64[i] /= by;
-    oari_convert(sum->bytes, dtype, wide.f64, OAR_F64, n);
-}
-
+/* Divides by a whole number that fits in 64 bits as integers do, by any other
+ * as f64 does. */
 static void divide_sum(words *sum, oar_dtype dtype, size_t n, double by)
 {
-    if (!is_whole(by, dtype))
-        divide_real(sum, dtype, n, by);
-    else if (is_signed(dtype))
-        divide_signed(sum, dtype, n, (int64_t)by);
-    else
-        divide_unsigned(sum, dtype, n, (uint64_t)by);
+    int is_signed = dtype == OAR_I8 || dtype == OAR_I16 || dtype == OAR_I32 ||
+                    dtype == OAR_I64;
+    double least = is_signed ? -0x1p63 : 1, over = is_signed ? 0x1p63 : 0x1p64;
+    int is_whole = by >= least && by < over && by == trunc(by);
+    oar_dtype via = !is_whole ? OAR_F64 : is_signed ? OAR_I64 : OAR_U64;
+    words wide;
+
+    oari_convert(wide.bytes, via, sum->bytes, dtype, n);
+    for (size_t i = 0; i < n; i++)
+        if (via == OAR_F64)
+            wide.f64[i] /= by;
+        else if (via == OAR_U64)
+            wide.u64[i] /= (uint64_t)by;
+        else if (by == -1) /* the least number has no negative: it wraps */
+            wide.u64[i] = 0 - wide.u64[i];
+        else
+            wide.i64[i] /= (int64_t)by;
+    oari_convert(sum->bytes, dtype, wide.bytes, via, n);
 }
 
 /* Loads the elements of source s from byte `at` on, times its factor. */

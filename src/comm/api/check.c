@@ -26,6 +26,7 @@ oar_status oari_call_begin(oari_call *call, oar_coll kind, const char *file,
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     call->timeout_ms = o.timeout_ms;
     call->label = o.label;
+    call->key = o.key;
     call->weight = o.weight;
     call->canonical = o.canonical != 0;
     call->prepared = o.prepare != 0;

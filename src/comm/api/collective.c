@@ -228,16 +228,39 @@ oar_status oar_all_gather_v_at(const char *file, int line, oar_group *group,
     return oari_post(group, &call, work);
 }
 
+/* Checks what is wrong only in a reduce_scatter of half types into f32. */
+static oar_status check_widening(const oar_span *in, const oar_span *out)
+{
+    uintptr_t x = (uintptr_t)in->data, y = (uintptr_t)out->data;
+
+    if (in->device.kind != OAR_CPU || out->device.kind != OAR_CPU)
+        return oari_fail(OAR_E_UNSUPPORTED,
+                         "reduce_scatter of %s into f32 on device memory",
+                         oar_dtype_name(in->dtype));
+    if (in->count != 0 && out->count != 0 && x < y + oari_span_bytes(out) &&
+        y < x + oari_span_bytes(in))
+        return oari_fail(OAR_E_ARG,
+                         "reduce_scatter of %s into f32: in and out overlap",
+                         oar_dtype_name(in->dtype));
+    return OAR_OK;
+}
+
 oar_status oar_reduce_scatter_v_at(const char *file, int line, oar_group *group,
                                    oar_span in, const size_t *counts,
                                    oar_span out, oar_reduce_op op,
                                    const oar_call_opts *opts, oar_work **work)
 {
+    int widens = oari_dtype_is_half(in.dtype) && out.dtype == OAR_F32;
+    oar_span part = out;
     oari_call call;
 
     OARI_TRY(oari_call_begin(&call, OAR_COLL_REDUCE_SCATTER, file, line, group,
                              opts));
-    OARI_TRY(check_parts("reduce_scatter", group, &in, counts, &out));
+    if (widens)
+        part.dtype = in.dtype;
+    OARI_TRY(check_parts("reduce_scatter", group, &in, counts, &part));
+    if (widens)
+        OARI_TRY(check_widening(&in, &out));
     call.in = in;
     call.out = out;
     call.in_counts = counts;

@@ -23,8 +23,9 @@
 #include "comm/engine/engine.h"
 #include "comm/fault/fault.h"
 
-/* Shows the barrier to the others: as a record, and in the history unless
- * collectives are queued before it. Returns its number on this rank. */
+/* Shows the barrier to the others: as a record, and in the history; as waiting
+ * only if no collectives are queued before it. Returns its number on this rank.
+ */
 static uint64_t record_barrier(oar_group *g, const oari_call *base)
 {
     uint64_t sequence = atomic_fetch_add(&g->sequence, 1) + 1;
@@ -36,6 +37,8 @@ static uint64_t record_barrier(oar_group *g, const oari_call *base)
     op = oari_call_operation(&call);
     oari_recorder_post(g->recorder, sequence, &op, OARI_AWAITED);
     oari_engine_hold(g);
+    g->engine.history.monitored_count++;
+    g->engine.history.monitored_key = call.key;
     if (atomic_load(&g->engine.queued) == 0)
         oari_history_add_monitored(&g->engine.history, sequence,
                                    oari_call_form(&call),
@@ -77,22 +80,6 @@ static int look_for_ranks(oar_group *g, uint64_t tag, unsigned char *here)
         missing += r != g->rank && !here[r];
     }
     return missing;
-}
-
-static oar_status receive_from(oar_group *g, uint64_t tag,
-                               const oari_call *base, const unsigned char *here)
-{
-    for (int r = 0; r < g->ranks; r++) {
-        oari_call call = *base;
-
-        if (r == g->rank || !here[r])
-            continue;
-        call.kind = OAR_COLL_RECV;
-        call.root = r;
-        call.wire_tag = tag;
-        OARI_TRY(oari_post(g, &call, NULL));
-    }
-    return OAR_OK;
 }
 
 /* Fails with a text that names the missing ranks: "1 (dead), 4 (stopped)". */
@@ -170,13 +157,22 @@ static oar_status wait_at_barrier(oar_group *g, const oari_call *base,
 {
     int64_t limit = base->timeout_ms != 0 ? base->timeout_ms : g->timeout_ms;
     int64_t start = oari_now_ns();
-    uint64_t tag = UINT64_C(1) << 62 | ++g->watched;
+    uint64_t tag = UINT64_C(1) << 62 | g->engine.history.monitored_count;
     int missing, lost;
 
     OARI_TRY(send_to_all(g, tag, base));
     OARI_TRY(await_all(g, tag, here, limit, &missing));
     lost = missing != 0 && all_lost(g, here);
-    OARI_TRY(receive_from(g, tag, base, here));
+    for (int r = 0; r < g->ranks; r++) {
+        oari_call call = *base;
+
+        if (r == g->rank || !here[r])
+            continue;
+        call.kind = OAR_COLL_RECV;
+        call.root = r;
+        call.wire_tag = tag;
+        OARI_TRY(oari_post(g, &call, NULL));
+    }
     if (missing == 0)
         return OAR_OK;
     return fail_for_missing(g, here, missing, (oari_now_ns() - start) / 1000000,

@@ -46,15 +46,6 @@ make_on_stack(oar_work *work, oar_group *group, const oari_call *call)
     work->on_stack = 1;
 }
 
-static oar_status run_now(oar_group *group, const oari_call *call)
-{
-    oar_work work;
-
-    make_on_stack(&work, group, call);
-    oari_engine_run(group, 1, &work);
-    return oari_work_result(&work);
-}
-
 /* Makes a work ready for the engine, which holds it until it is done. */
 static void prepare_work(oar_work *work, uint64_t state)
 {
@@ -152,6 +143,8 @@ static oar_status check_written(const oar_group *group, const oari_call *call)
 
 oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
 {
+    oar_work now;
+
     OARI_TRY(oari_group_check(group));
     OARI_TRY(check_written(group, call));
     if (work != NULL)
@@ -161,8 +154,11 @@ oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
                          oar_coll_name(call->kind));
     if (oari_batching(group))
         return oari_batch_add(group, call);
-    return oari_on_device(call) ? run_on_device(group, call)
-                                : run_now(group, call);
+    if (oari_on_device(call))
+        return run_on_device(group, call);
+    make_on_stack(&now, group, call);
+    oari_engine_run(group, 1, &now);
+    return oari_work_result(&now);
 }
 
 /* ---- several as one ------------------------------------------------------ */

@@ -482,6 +482,11 @@ void oari_drive_begin(oar_group *g, oar_work *work)
     e->lane->exec.never_waits = 0;
 }
 
+void oari_drive_last(oar_group *g)
+{
+    drive_collectives(g);
+}
+
 oar_work *oari_drive_any(const oar_group *g)
 {
     const oari_engine *e = &g->engine;

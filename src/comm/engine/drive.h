@@ -21,6 +21,10 @@ int oari_drive_once(oar_group *group);
  * nothing left, or a user wants the token. */
 void oari_drive(oar_group *group, const oar_work *work, int64_t until_ns);
 
+/* Moves collectives on once, so that those whose every rank has done its part
+ * are done before a fault ends the others. */
+void oari_drive_last(oar_group *group);
+
 /* Returns an operation that is under way, for texts, or NULL. */
 oar_work *oari_drive_any(const oar_group *group);
 

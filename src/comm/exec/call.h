@@ -7,6 +7,7 @@
 #include <oarsong/backend.h>
 #include <oarsong/p2p.h>
 
+#include "base/dtype.h"
 #include "record/operation.h"
 
 /* Where a result goes whose size is not known when the call begins. */
@@ -23,6 +24,7 @@ typedef struct oari_call {
     const size_t *out_counts; /* there are none. The work's own copies. */
     uint64_t agreed; /* what all ranks must have alike besides the rest: a
                         count, or a hash of all counts */
+    uint64_t key;    /* oar_call_opts.key */
     oar_reduce_op op;
     int root;           /* or the peer of a message; -1: none, or any */
     int64_t tag;        /* -1: any */
@@ -52,19 +54,38 @@ static inline int oari_on_device(const oari_call *call)
     return call->in.device.kind != OAR_CPU || call->out.device.kind != OAR_CPU;
 }
 
+/* Returns the dtype of what is combined: the input's. */
+static inline oar_dtype oari_call_input_dtype(const oari_call *call)
+{
+    return call->kind == OAR_COLL_REDUCE_SCATTER ? call->in.dtype
+                                                 : call->out.dtype;
+}
+
+/* Returns whether the output is wider than the input: a reduce_scatter of half
+ * types into f32. */
+static inline int oari_call_widens(const oari_call *call)
+{
+    return oari_call_input_dtype(call) != call->out.dtype;
+}
+
 static inline uint32_t oari_call_form(const oari_call *call)
 {
     return (call->ragged ? OARI_FORM_PARTS : 0u) |
            (call->is_object ? OARI_FORM_OBJECT : 0u) |
            (oari_on_device(call) ? OARI_FORM_DEVICE : 0u) |
            (call->monitored ? OARI_FORM_MONITORED : 0u) |
+           (call->key != 0 ? OARI_FORM_KEY : 0u) |
+           (!oari_call_widens(call)     ? 0u
+            : call->in.dtype == OAR_F16 ? OARI_FORM_FROM_F16
+                                        : OARI_FORM_FROM_BF16) |
            (call->canonical && oari_kind_reduces(call->kind)
                 ? OARI_FORM_CANONICAL
                 : 0u);
 }
 
-/* Returns what all ranks must agree on, in one word. */
-static inline uint64_t oari_call_fingerprint(const oari_call *call)
+/* Returns what a plan depends on, in one word: all that ranks must agree on but
+ * the key. */
+static inline uint64_t oari_call_shape(const oari_call *call)
 {
     uint64_t word = (uint64_t)call->kind | (uint64_t)call->op.kind << 8 |
                     (uint64_t)call->out.dtype << 16 |
@@ -74,6 +95,14 @@ static inline uint64_t oari_call_fingerprint(const oari_call *call)
     word = (word + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
     word ^= call->agreed * 0x94d049bb133111ebu;
     return word ^ word >> 29;
+}
+
+/* Returns what all ranks must agree on, in one word. */
+static inline uint64_t oari_call_fingerprint(const oari_call *call)
+{
+    uint64_t key = call->key * 0xd6e8feb86659fd93u;
+
+    return oari_call_shape(call) ^ key ^ key >> 29;
 }
 
 /* Returns the call as an engine gets it. */
@@ -107,11 +136,6 @@ static inline size_t oari_call_count(const oari_call *call)
     case OAR_COLL_REDUCE_SCATTER: return call->out.count;
     default: return call->in.count;
     }
-}
-
-static inline size_t oari_span_bytes(const oar_span *span)
-{
-    return span->count * oar_dtype_size(span->dtype);
 }
 
 /* Returns the bytes of the larger of the two buffers. */

@@ -90,12 +90,11 @@ static oar_status make_plan(oari_exec *exec, oari_plan *plan)
 static oar_status find_plan(oari_exec *exec)
 {
     const oari_call *call = exec->call;
-    oari_cached_plan *c = &exec->cache[exec->fingerprint % OARI_PLAN_CACHE];
-    int cached = c->fingerprint == exec->fingerprint &&
-                 c->agreed == call->agreed && c->kind == call->kind &&
-                 c->dtype == call->out.dtype && c->op == call->op.kind &&
-                 c->root == call->root && c->canonical == call->canonical &&
-                 c->plan.steps != 0;
+    oari_cached_plan *c = &exec->cache[exec->shape % OARI_PLAN_CACHE];
+    int cached = c->shape == exec->shape && c->agreed == call->agreed &&
+                 c->kind == call->kind && c->dtype == call->out.dtype &&
+                 c->op == call->op.kind && c->root == call->root &&
+                 c->canonical == call->canonical && c->plan.steps != 0;
 
     if (call->ragged || call->is_object) {
         OARI_TRY(make_plan(exec, &exec->once));
@@ -104,7 +103,7 @@ static oar_status find_plan(oari_exec *exec)
     }
     if (!cached) {
         OARI_TRY(make_plan(exec, &c->plan));
-        c->fingerprint = exec->fingerprint;
+        c->shape = exec->shape;
         c->agreed = call->agreed;
         c->kind = call->kind;
         c->dtype = call->out.dtype;
@@ -159,13 +158,16 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
     exec->call = call;
     exec->sequence = sequence;
     exec->number = number;
-    exec->fingerprint = oari_call_fingerprint(call);
-    exec->link = exec->history != NULL && number != 0
-                     ? oari_history_add(exec->history, number, sequence,
-                                        oari_call_form(call), exec->fingerprint)
-                     : exec->fingerprint;
+    exec->shape = oari_call_shape(call);
+    exec->link = oari_call_fingerprint(call);
+    if (exec->history != NULL && number != 0)
+        exec->link = oari_history_add(exec->history, number, sequence,
+                                      oari_call_form(call), exec->link);
+    if (call->key != 0 && exec->history != NULL && number != 0)
+        oari_history_set_key(exec->history, number, call->key);
     exec->doubt.found = 0;
-    exec->element = oar_dtype_size(call->out.dtype);
+    exec->element = oar_dtype_size(oari_call_input_dtype(call));
+    exec->out_element = oar_dtype_size(call->out.dtype);
     exec->at = exec->begun = exec->syncs = exec->exposed = 0;
     exec->transfers = exec->oldest = exec->waiting = 0;
     exec->in_data = call->in.data;

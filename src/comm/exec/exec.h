@@ -17,7 +17,7 @@ enum { OARI_PLAN_CACHE = 16 };
 
 /* A plan, and everything in the call that it depends on. */
 typedef struct oari_cached_plan {
-    uint64_t fingerprint, agreed;
+    uint64_t shape, agreed;
     oar_coll kind;
     oar_dtype dtype;
     oar_reduce_op_kind op;
@@ -53,7 +53,7 @@ typedef struct oari_exec {
 
     /* the operation in progress */
     const oari_call *call;
-    uint64_t sequence, fingerprint;
+    uint64_t sequence, shape;
     uint64_t link; /* what peers compare: history.h */
     uint64_t
         number; /* of the collective on this group: the same on all ranks */
@@ -67,7 +67,8 @@ typedef struct oari_exec {
     int syncs;       /* sync points so far */
     int shows;       /* OARI_SHOWS_ bits */
     int exposed;     /* of these: peers know where they are and may use them */
-    size_t element;
+    size_t element, out_element; /* bytes: of the input and of all memory but
+                                    the output; of the output */
     unsigned char *in_data, *out_data; /* mine */
     void *block; /* made for the result of an object; the call's when done */
 

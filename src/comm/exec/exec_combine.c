@@ -3,7 +3,8 @@
  * finished. A contribution is promoted to a partial result: widened (half types
  * to f32, so that they are rounded once, in the end) and multiplied by this
  * rank's factor. A partial result is finished by dividing it and narrowing it
- * again. Blocks that must change their type go through a little memory that
+ * again, or widening it where the output is wider than the input. Blocks that
+ * must change their type go through a little memory that
  * stays in the first cache level; all else is one pass. */
 #include "base/dtype.h"
 #include "base/reduce/reduce.h"
@@ -19,7 +20,7 @@ typedef union block {
 /* How elements are combined, and of what type they are. */
 typedef struct form {
     oar_reduce_op_kind kind;
-    oar_dtype dtype, wide;
+    oar_dtype dtype, wide, out; /* of inputs, partial and finished results */
     double divisor;
 } form;
 
@@ -38,10 +39,11 @@ double oari_exec_divisor(const oari_exec *exec)
 static form form_of(const oari_exec *exec, int finish)
 {
     oar_reduce_op_kind kind = exec->call->op.kind;
-    oar_dtype dtype = exec->call->out.dtype;
+    oar_dtype dtype = oari_call_input_dtype(exec->call);
+    oar_dtype wide = oari_partial_dtype(kind, dtype);
 
-    return (form){ oari_computed_kind(kind), dtype,
-                   oari_partial_dtype(kind, dtype),
+    return (form){ oari_computed_kind(kind), dtype, wide,
+                   finish ? exec->call->out.dtype : wide,
                    finish ? oari_exec_divisor(exec) : 0 };
 }
 
@@ -63,7 +65,7 @@ static void reduce_sources(const form *f, int sources,
 /* Promotes a contribution. Returns where the partial result is: where the
  * contribution was, or `room`. */
 static const void *promote(const form *f, const void *from,
-                           const double *factor, block *room, size_t count)
+                           const double *factor, void *room, size_t count)
 {
     if (f->dtype != f->wide) {
         oari_convert(room, f->wide, from, f->dtype, count);
@@ -95,7 +97,7 @@ static void combine_block(oari_exec *exec, const form *f, const oari_step *step,
 {
     block left, right, result;
     void *to = oari_exec_locate(exec, step->to, -1, step->to_at + at);
-    int narrow = step->finish && f->dtype != f->wide;
+    int converts = f->out != f->wide;
     const void *source[2] = {
         partial_of(exec, f, step->from, step->from_at + at, &left, count), NULL
     };
@@ -105,15 +107,16 @@ static void combine_block(oari_exec *exec, const form *f, const oari_step *step,
         source[1] =
             partial_of(exec, f, step->with, step->with_at + at, &right, count);
     reduce_sources(f, sources, source, NULL, f->divisor,
-                   narrow ? result.bytes : to, count);
-    if (narrow)
-        oari_convert(to, f->dtype, result.bytes, f->wide, count);
+                   converts ? result.bytes : to, count);
+    if (converts)
+        oari_convert(to, f->out, result.bytes, f->wide, count);
 }
 
 void oari_exec_combine(oari_exec *exec, const oari_step *step)
 {
     form f = form_of(exec, step->finish);
-    int promotes = f.dtype != f.wide || oari_needs_factors(exec->call->op.kind);
+    int promotes = f.dtype != f.wide || f.out != f.wide ||
+                   oari_needs_factors(exec->call->op.kind);
     size_t size = promotes ? BLOCK : step->count;
 
     for (size_t at = 0; at < step->count; at += size) {
@@ -124,28 +127,55 @@ void oari_exec_combine(oari_exec *exec, const oari_step *step)
 
 /* ---- many sources -------------------------------------------------------- */
 
+/* Combines at most BLOCK elements of the sources, in their order. */
+static void reduce_block(oari_exec *exec, const form *f, int sources, size_t at,
+                         void *sum, size_t count)
+{
+    int factors = oari_needs_factors(exec->call->op.kind);
+    block room;
+
+    for (int s = 0; s < sources; s++) {
+        const unsigned char *from = exec->source[s];
+        double divisor = s == sources - 1 ? f->divisor : 0;
+        const void *pair[2] = { sum, NULL };
+
+        pair[s != 0] = promote(f, from + at * exec->element,
+                               factors ? &exec->scale[s] : NULL,
+                               s == 0 ? sum : (void *)&room, count);
+        if (s != 0 || divisor != 0 || pair[0] != sum)
+            reduce_sources(f, s == 0 ? 1 : 2, pair, NULL, divisor, sum, count);
+    }
+}
+
 void oari_exec_reduce_partial(oari_exec *exec, int sources, void *to,
                               size_t count)
 {
     form f = form_of(exec, 0);
     int factors = oari_needs_factors(exec->call->op.kind);
-    block first, next;
 
     if (f.dtype == f.wide) {
         reduce_sources(&f, sources, exec->source, factors ? exec->scale : NULL,
                        0, to, count);
         return;
     }
+    for (size_t at = 0; at < count; at += BLOCK)
+        reduce_block(exec, &f, sources, at,
+                     (unsigned char *)to + at * oar_dtype_size(f.wide),
+                     count - at < BLOCK ? count - at : BLOCK);
+}
+
+void oari_exec_reduce_wide(oari_exec *exec, int sources, void *to, size_t count)
+{
+    form f = form_of(exec, 1);
+    block room;
+
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t length = count - at < BLOCK ? count - at : BLOCK;
-        void *sum = (unsigned char *)to + at * oar_dtype_size(f.wide);
-        for (int s = 0; s < sources; s++) {
-            const unsigned char *from = exec->source[s];
-            const void *pair[2] = { sum, NULL };
-            pair[s != 0] = promote(&f, from + at * exec->element,
-                                   factors ? &exec->scale[s] : NULL,
-                                   s == 0 ? &first : &next, length);
-            reduce_sources(&f, s == 0 ? 1 : 2, pair, NULL, 0, sum, length);
-        }
+        unsigned char *out = (unsigned char *)to + at * exec->out_element;
+
+        reduce_block(exec, &f, sources, at,
+                     f.out != f.wide ? (void *)&room : out, length);
+        if (f.out != f.wide)
+            oari_convert(out, f.out, &room, f.wide, length);
     }
 }

@@ -202,6 +202,10 @@ static void reduce_sources(oari_exec *exec, const oari_step *step)
                                  step->count);
         return;
     }
+    if (oari_call_widens(exec->call)) {
+        oari_exec_reduce_wide(exec, r.sources, r.destination[0], step->count);
+        return;
+    }
     if (kind != OAR_REDUCE_OP_SUM)
         r.divisor = oari_exec_divisor(exec);
     oari_reduce(&r, step->count);

@@ -20,8 +20,10 @@ size_t oari_exec_element(const oari_exec *exec, oari_buffer buffer)
     case OARI_FACTOR:
     case OARI_TABLE: return sizeof(uint64_t);
     case OARI_WORK:
-        return oar_dtype_size(
-            oari_partial_dtype(exec->call->op.kind, exec->call->out.dtype));
+        return oar_dtype_size(oari_partial_dtype(
+            exec->call->op.kind, oari_call_input_dtype(exec->call)));
+    case OARI_OUT:
+    case OARI_ALL_OUT: return exec->out_element;
     default: return exec->element;
     }
 }

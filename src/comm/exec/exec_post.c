@@ -113,7 +113,7 @@ static int is_taken(oari_exec *exec)
     }
     if (is_planned_to_compare(exec) || (size_t)call->kind >= ops->post_count ||
         ops->post[call->kind] == NULL || call->is_object ||
-        exec->rules->forced[call->kind][0] != 0 ||
+        oari_call_widens(call) || exec->rules->forced[call->kind][0] != 0 ||
         (own_sizes && !exec->rules->engine_parts) ||
         (oari_call_form(call) & OARI_FORM_CANONICAL) != 0)
         return 0;

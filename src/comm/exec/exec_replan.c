@@ -81,6 +81,7 @@ void oari_exec_make_request(oari_exec *exec, oari_plan_request *req)
         .object = call->is_object,
         .weighted = oari_needs_factors(op),
         .mean = op == OAR_REDUCE_OP_WEIGHTED_MEAN,
+        .widens = oari_call_widens(call),
         .canonical = call->canonical,
         .count = count_of(exec),
         .element = exec->element,

@@ -31,6 +31,9 @@ void oari_exec_combine(oari_exec *exec, const oari_step *step);
 /* Combines the sources of a reduction, with their factors, into WORK. */
 void oari_exec_reduce_partial(oari_exec *exec, int sources, void *to,
                               size_t count);
+/* The same, finished, into an output that is wider than the sources. */
+void oari_exec_reduce_wide(oari_exec *exec, int sources, void *to,
+                           size_t count);
 
 /* exec_message.c */
 size_t oari_exec_element(const oari_exec *exec, oari_buffer buffer);

@@ -139,7 +139,7 @@ static int all_stayed(const oari_exec *exec)
 /* Resolves a place that a rank has published. Returns 0 if this rank cannot
  * resolve it, though others may: the ranks would take different steps. */
 static int find_buffer(oari_exec *exec, int rank, uint64_t place, size_t count,
-                       void **found)
+                       size_t element, void **found)
 {
     oari_shm *b = exec->shm;
 
@@ -147,9 +147,9 @@ static int find_buffer(oari_exec *exec, int rank, uint64_t place, size_t count,
         *found = exec; /* it is empty: never read or written */
         return 1;
     }
-    if (count > SIZE_MAX / 2 / exec->element)
-        count = SIZE_MAX / 2 / exec->element;
-    *found = b->ops->resolve(b->self, rank, place, count * exec->element);
+    if (count > SIZE_MAX / 2 / element)
+        count = SIZE_MAX / 2 / element;
+    *found = b->ops->resolve(b->self, rank, place, count * element);
     return place == 0 || *found != NULL;
 }
 
@@ -194,9 +194,10 @@ static oari_progress read_slots(oari_exec *exec, const oari_step *step)
             exec->in_count[r] = line->in_count;
             exec->out_count[r] = line->out_count;
         }
-        if (shown &&
-            (!find_buffer(exec, r, line->in, line->in_count, &exec->in[r]) ||
-             !find_buffer(exec, r, line->out, line->out_count, &exec->out[r])))
+        if (shown && (!find_buffer(exec, r, line->in, line->in_count,
+                                   exec->element, &exec->in[r]) ||
+                      !find_buffer(exec, r, line->out, line->out_count,
+                                   exec->out_element, &exec->out[r])))
             return OARI_FAILED;
         if (step->from == OARI_TABLE)
             read_table(exec, r);

@@ -38,20 +38,15 @@ int oari_group_published(const oar_group *g, oari_fault *fault)
     return g->shm != NULL && oari_shm_published(g->shm, OARI_FACT_FAULT, fault);
 }
 
-static int gone_from_links(const oar_group *g, int rank)
-{
-    if (g->in_tree->gone != NULL)
-        return g->in_tree->gone(g->self, rank);
-    if (g->shm == NULL || !g->shm->gone[rank])
-        return 0;
-    return atomic_load(&g->shm->control[rank]->closed) ? OARI_PEER_LEFT
-                                                       : OARI_PEER_DIED;
-}
-
 int oari_group_gone(const oar_group *g, int rank)
 {
-    int gone = rank >= 0 ? gone_from_links(g, rank) : 0;
+    int gone = 0;
 
+    if (rank >= 0 && g->in_tree->gone != NULL)
+        gone = g->in_tree->gone(g->self, rank);
+    else if (rank >= 0 && g->shm != NULL && g->shm->gone[rank])
+        gone = atomic_load(&g->shm->control[rank]->closed) ? OARI_PEER_LEFT
+                                                           : OARI_PEER_DIED;
     return gone != 0 && (g->external.ops != NULL || g->engine.on_gpu != 0)
                ? oari_external_gone(g, rank, gone)
                : gone;
@@ -65,15 +60,6 @@ static int is_flooded(const oar_group *g)
            (g->shm == NULL || g->shm->member != NULL);
 }
 
-/* Returns how long to wait for ranks that compute, or cannot answer. */
-static int64_t patience_ns(const oar_group *g)
-{
-    oari_fault best;
-    int mine = oari_group_published(g, &best) && best.error.rank == g->rank;
-
-    return (mine ? SETTLE_MS : FOLLOW_MS) * INT64_C(1000000);
-}
-
 /* Waits until all ranks have the same record, or their time is up: others may
  * have failed before they could hear of this fault. Time in which this rank was
  * held up itself does not count, so that their answers are read first. */
@@ -81,9 +67,14 @@ static void settle_with_peers(oar_group *g, int driver)
 {
     int64_t waited = 0, last = oari_now_ns();
 
-    while (!g->in_tree->agreed(g->self) && waited < patience_ns(g)) {
+    while (!g->in_tree->agreed(g->self)) {
+        oari_fault best;
+        int mine = oari_group_published(g, &best) && best.error.rank == g->rank;
         int64_t now;
 
+        /* ranks that compute, or cannot answer, are not waited for longer */
+        if (waited >= (mine ? SETTLE_MS : FOLLOW_MS) * INT64_C(1000000))
+            return;
         if (driver)
             g->backend->progress(g->self);
         nanosleep(&(struct timespec){ 0, SETTLE_NAP_NS }, NULL);
@@ -93,37 +84,26 @@ static void settle_with_peers(oar_group *g, int driver)
     }
 }
 
-/* Gives the fault that counts, of those published at the same time. */
-static void choose_fault(oar_group *g, int driver, oari_fault *fault)
-{
-    if (!is_flooded(g)) {
-        oari_group_published(g, fault);
-        return;
-    }
-    settle_with_peers(g, driver);
-    g->in_tree->conclude(g->self, fault);
-}
-
-/* Cuts the fault to what peers read of it. */
-static void clean(oari_fault *fault)
-{
-    unsigned char raw[OARI_FAULT_BYTES];
-
-    oari_fault_write(fault, raw);
-    oari_fault_read(raw, fault);
-}
-
 /* Publishes the fault first, and makes it ready then: once this rank's calls
  * return, its buffers are the user's again, and a peer that still reads them
  * must be able to know. */
 static void settle_fault(oar_group *g, int driver)
 {
-    clean(&g->fault);
+    unsigned char raw[OARI_FAULT_BYTES];
+
+    oari_fault_write(&g->fault, raw); /* cut to what peers read of it */
+    oari_fault_read(raw, &g->fault);
     if (g->in_tree->publish != NULL)
         g->in_tree->publish(g->self, &g->fault);
     else if (g->shm != NULL)
         oari_shm_publish(g->shm, OARI_FACT_FAULT, &g->fault);
-    choose_fault(g, driver, &g->fault);
+    /* of those published at the same time, one counts */
+    if (is_flooded(g)) {
+        settle_with_peers(g, driver);
+        g->in_tree->conclude(g->self, &g->fault);
+    } else {
+        oari_group_published(g, &g->fault);
+    }
     oari_recorder_fault(g->recorder, &g->fault.error);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     /* at INFO, because the caller gets it as the last error */

@@ -293,10 +293,16 @@ int oari_fault_hear(oar_group *g)
     return 1;
 }
 
+/* Before it published its fault, a peer may have done its part in an operation
+ * that is under way here. So operations are moved on once more: one that waited
+ * for nothing else is complete. */
 void oari_fault_look(oar_group *g)
 {
     oari_engine *e = &g->engine;
+    oari_fault published;
 
+    if (!oari_group_broken(g) && oari_group_published(g, &published))
+        oari_drive_last(g);
     oari_fault_hear(g);
     oari_mismatch_look(g);
     if (e->halted)

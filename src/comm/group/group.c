@@ -38,6 +38,17 @@ int oar_group_size(const oar_group *group)
     return group != NULL ? group->ranks : 0;
 }
 
+int oar_group_host(const oar_group *group, int rank)
+{
+    const int *host;
+
+    if (group == NULL || rank < 0 || rank >= group->ranks)
+        return -1;
+    host = group->in_tree->hosts != NULL ? group->in_tree->hosts(group->self)
+                                         : NULL;
+    return host != NULL ? host[rank] : 0;
+}
+
 int oar_group_overlaps(const oar_group *group)
 {
     const oari_shm *shm = group != NULL ? group->shm : NULL;
@@ -184,9 +195,10 @@ static oar_status make_history(oar_group *g)
         (g->external.ops == NULL && (g->can & OAR_CAN_PROBE) == 0))
         return OAR_OK;
     h->room = met ? OARI_HISTORY_SHM : OARI_HISTORY_MESSAGES;
-    h->ring = oari_alloc(h->room, sizeof *h->ring);
+    h->ring = oari_alloc(h->room, sizeof *h->ring + sizeof *h->key);
     if (h->ring == NULL)
         return OAR_E_NOMEM;
+    h->key = (uint64_t *)(h->ring + h->room);
     return oari_mismatch_create(g, &g->engine.mismatch);
 }
 
@@ -229,32 +241,26 @@ oar_status oari_group_check_world(int rank, int size)
     return OAR_OK;
 }
 
-static oar_status make_recorder(oar_group *g, int threads)
-{
-    oari_ring_owner owner = { .group = g->name,
-                              .backend = g->backend->name,
-                              .rank = g->rank,
-                              .ranks = g->ranks,
-                              .threads = threads };
-
-    if (oari_launcher_rank(&owner.job_rank, &owner.job_ranks) != OAR_OK)
-        owner.job_ranks = 0;
-    return oari_recorder_make(&owner, &g->recorder);
-}
-
 static oar_status build_group(oar_group *g, const oari_choice *choice,
                               const oar_backend_env *env, int64_t rendezvous_ms,
                               struct oari_world *world)
 {
     oar_group_opts *o = &g->settings;
     int has_gpu = choice->gpu != NULL || choice->any_gpu;
+    oari_ring_owner owner = { .backend = g->backend->name,
+                              .rank = g->rank,
+                              .ranks = g->ranks,
+                              .threads = world != NULL };
 
     g->name = oari_strdup(o->name != NULL ? o->name : "world");
     g->missing = oari_alloc((size_t)g->ranks, 1);
     if (g->name == NULL || g->missing == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(oari_engine_init(&g->engine, &oari_fault_events));
-    OARI_TRY(make_recorder(g, world != NULL));
+    owner.group = g->name;
+    if (oari_launcher_rank(&owner.job_rank, &owner.job_ranks) != OAR_OK)
+        owner.job_ranks = 0;
+    OARI_TRY(oari_recorder_make(&owner, &g->recorder));
     OARI_TRY(oari_settings_own(o->algorithm, o, &g->algorithm));
     if (env->store != NULL && env->ranks > 1)
         OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, g->ranks,

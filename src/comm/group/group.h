@@ -55,6 +55,9 @@ oar_status oari_group_child(oar_group *parent, const oari_child_spec *spec,
 oar_status oari_group_place(oar_group *group, const oar_group *parent,
                             const int *member);
 
+/* For tests: called before each collective of oar_window_create, from 0. */
+extern void (*oari_window_hook)(const oar_group *group, int step);
+
 /* ---- open_engine.c ------------------------------------------------------- */
 
 /* Opens an external engine beside the links. */

@@ -84,21 +84,6 @@ static uint64_t hash_ranks(const int *rank, int count)
     return hash;
 }
 
-/* Writes a child's name: its parent's and something of its own. A parent's name
- * that is too long is replaced by a hash. */
-static void name_child(const oar_group *parent, const char *own, char *name,
-                       size_t bytes)
-{
-    int n = snprintf(name, bytes, "%s.%s", parent->name, own);
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-
-    if (n >= 0 && (size_t)n < bytes && n <= OARI_NAME_MAX)
-        return;
-    for (const char *c = parent->name; *c != 0; c++)
-        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
-    snprintf(name, bytes, "%.60s~%016" PRIx64 ".%s", parent->name, hash, own);
-}
-
 /* Counts how often this list has been asked for on this group. All ranks of the
  * list count alike, and no other rank needs to. */
 static oar_status count_subset(oar_group *parent, uint64_t hash,
@@ -229,10 +214,19 @@ oar_status oari_group_child(oar_group *parent, const oari_child_spec *spec,
                             oar_group **group)
 {
     oar_group *child = NULL;
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
     char name[256];
     oar_status status;
+    int bytes;
 
-    name_child(parent, spec->own, name, sizeof name);
+    /* A parent's name that is too long is replaced by a hash. */
+    bytes = snprintf(name, sizeof name, "%s.%s", parent->name, spec->own);
+    if (bytes < 0 || (size_t)bytes >= sizeof name || bytes > OARI_NAME_MAX) {
+        for (const char *c = parent->name; *c != 0; c++)
+            hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+        snprintf(name, sizeof name, "%.60s~%016" PRIx64 ".%s", parent->name,
+                 hash, spec->own);
+    }
     status = open_child(parent, spec, name, &child);
     if (status == OAR_OK)
         status = oari_group_place(child, parent, spec->member);

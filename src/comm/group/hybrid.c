@@ -121,32 +121,25 @@ oar_status oari_backend_choose(const char *name, int ranks, oari_choice *choice)
     return oari_backend_find(NULL, ranks, &choice->host);
 }
 
-/* Whether such a pair works here, and what it can do. */
-static oar_status probe_pair(const char *name, oar_backend_caps *caps)
-{
-    oari_choice choice;
-
-    if (!is_pair(name))
-        return fail_on_name(name);
-    OARI_TRY(choose_pair(name, 2, &choice));
-    *caps = oar_backend_caps_init();
-    caps->devices = 1u << OAR_CPU;
-    if (choice.gpu != NULL || choice.any_gpu)
-        caps->devices |= 1u << OAR_CUDA;
-    return OAR_OK;
-}
-
 oar_status oar_backend_available(const char *name, oar_backend_caps *caps)
 {
     const oar_backend_ops *ops;
     oar_backend_caps found;
+    oari_choice choice;
 
     if (name == NULL)
         return oari_fail(OAR_E_ARG, "backend_available without a name");
-    if (strchr(name, ':') != NULL)
-        OARI_TRY(probe_pair(name, &found));
-    else
+    if (strchr(name, ':') == NULL) {
         OARI_TRY(oari_backend_probe(name, &ops, &found));
+    } else {
+        if (!is_pair(name))
+            return fail_on_name(name);
+        OARI_TRY(choose_pair(name, 2, &choice));
+        found = oar_backend_caps_init();
+        found.devices = 1u << OAR_CPU;
+        if (choice.gpu != NULL || choice.any_gpu)
+            found.devices |= 1u << OAR_CUDA;
+    }
     if (caps == NULL)
         return OAR_OK;
     return oari_struct_give(caps, &found, sizeof found, "caps");
@@ -159,21 +152,6 @@ typedef struct card {
     int host, nccl, ipc;
     char uuid[33];
 } card;
-
-static oar_status describe_mine(const oar_group *g, card *mine)
-{
-    oar_device_properties p = oar_device_properties_init();
-    const int *host =
-        g->in_tree->hosts != NULL ? g->in_tree->hosts(g->self) : NULL;
-
-    OARI_TRY(oar_device_describe(oar_device_of(OAR_CUDA, g->device), &p));
-    mine->host = host != NULL ? host[g->rank] : 0;
-    mine->nccl = oar_backend_available("nccl", NULL) == OAR_OK;
-    mine->ipc = oar_backend_available("ipc", NULL) == OAR_OK;
-    for (int i = 0; i < 16; i++)
-        snprintf(mine->uuid + 2 * i, 3, "%02x", p.uuid[i]);
-    return OAR_OK;
-}
 
 static oar_status read_card(oar_group *g, const char *prefix, int rank,
                             int64_t rendezvous_ms, card *c)
@@ -200,8 +178,16 @@ static oar_status gather_cards(oar_group *g, int64_t rendezvous_ms, card *all)
     char prefix[OARI_NAME_MAX + 32], key[OARI_NAME_MAX + 64], text[96];
     int64_t times;
     card *mine = &all[g->rank];
+    oar_device_properties p = oar_device_properties_init();
+    const int *host =
+        g->in_tree->hosts != NULL ? g->in_tree->hosts(g->self) : NULL;
 
-    OARI_TRY(describe_mine(g, mine));
+    OARI_TRY(oar_device_describe(oar_device_of(OAR_CUDA, g->device), &p));
+    mine->host = host != NULL ? host[g->rank] : 0;
+    mine->nccl = oar_backend_available("nccl", NULL) == OAR_OK;
+    mine->ipc = oar_backend_available("ipc", NULL) == OAR_OK;
+    for (int i = 0; i < 16; i++)
+        snprintf(mine->uuid + 2 * i, 3, "%02x", p.uuid[i]);
     if (g->ranks == 1)
         return OAR_OK;
     snprintf(key, sizeof key, "%s/gpu/%d", g->name, g->rank);

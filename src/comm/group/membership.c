@@ -27,31 +27,20 @@ typedef enum outcome { GO_ON, DECIDED, LEFT_OUT } outcome;
 
 /* ---- ballots ------------------------------------------------------------- */
 
-static void show_ballot(oar_group *g, const oari_ballot *note)
-{
-    if (g->in_tree->show != NULL)
-        g->in_tree->show(g->self, OARI_FACT_BALLOT, note);
-    else
-        oari_bulletin_write(oari_shm_bulletin(g->shm, g->shm->rank),
-                            OARI_FACT_BALLOT, note);
-}
-
-static int read_ballot(const oar_group *g, int rank, oari_ballot *note)
-{
-    return g->in_tree->read != NULL
-               ? g->in_tree->read(g->self, rank, OARI_FACT_BALLOT, note)
-               : oari_bulletin_read(oari_shm_bulletin(g->shm, rank),
-                                    OARI_FACT_BALLOT, note);
-}
-
 void oari_membership_show(oari_membership *c, oari_phase phase)
 {
+    oar_group *g = c->group;
+
     c->mine.phase = phase;
     c->said = c->mine;
     c->since_ns = oari_now_ns();
-    oari_engine_hold(c->group);
-    show_ballot(c->group, &c->mine);
-    oari_engine_let_go(c->group);
+    oari_engine_hold(g);
+    if (g->in_tree->show != NULL)
+        g->in_tree->show(g->self, OARI_FACT_BALLOT, &c->mine);
+    else
+        oari_bulletin_write(oari_shm_bulletin(g->shm, g->shm->rank),
+                            OARI_FACT_BALLOT, &c->mine);
+    oari_engine_let_go(g);
 }
 
 static int is_out(const oari_membership *c, int rank)
@@ -153,16 +142,20 @@ static int is_late(const oari_membership *c, int rank)
  * other rank can have agreed to that yet. */
 static outcome look_at_ranks(oari_membership *c)
 {
-    int me = c->group->rank, ranks = c->group->ranks;
+    oar_group *g = c->group;
+    int me = g->rank, ranks = g->ranks;
     outcome o = GO_ON;
 
-    oari_engine_hold(c->group);
+    oari_engine_hold(g);
     for (int r = 0; o == GO_ON && r < ranks; r++) {
         oari_ballot ballot;
 
         if (r == me || is_out(c, r))
             continue;
-        if (read_ballot(c->group, r, &ballot))
+        if (g->in_tree->read != NULL
+                ? g->in_tree->read(g->self, r, OARI_FACT_BALLOT, &ballot)
+                : oari_bulletin_read(oari_shm_bulletin(g->shm, r),
+                                     OARI_FACT_BALLOT, &ballot))
             o = adopt_ballot(c, r, &ballot);
         if (o == GO_ON && oari_group_gone(c->group, r) &&
             !(c->mine.phase >= OARI_PHASE_READY &&
@@ -200,21 +193,6 @@ static void drop_child(oari_membership *c)
     c->child = NULL;
 }
 
-/* Forms the group, when all have voted alike. If that fails there is one more
- * round: the rank that is to blame will be counted out in it. */
-static void form_group(oari_membership *c)
-{
-    drop_child(c);
-    if (oari_membership_form(c) == OAR_OK) {
-        c->formed = c->mine;
-        oari_membership_show(c, OARI_PHASE_READY);
-        return;
-    }
-    drop_child(c);
-    c->mine.round++;
-    oari_membership_show(c, OARI_PHASE_VOTE);
-}
-
 /* Takes the next step that the ballots allow. The other ranks need the store of
  * the lowest one before they can form anything. */
 static outcome take_step(oari_membership *c)
@@ -222,8 +200,19 @@ static outcome take_step(oari_membership *c)
     int lowest = oari_membership_lowest(c);
 
     if (c->mine.phase < OARI_PHASE_READY && all_agree(c, OARI_PHASE_VOTE) &&
-        (lowest == c->group->rank || agrees(c, lowest, OARI_PHASE_FORM)))
-        form_group(c);
+        (lowest == c->group->rank || agrees(c, lowest, OARI_PHASE_FORM))) {
+        drop_child(c);
+        if (oari_membership_form(c) == OAR_OK) {
+            c->formed = c->mine;
+            oari_membership_show(c, OARI_PHASE_READY);
+        } else {
+            /* One more round: the rank that is to blame is counted out in it.
+             */
+            drop_child(c);
+            c->mine.round++;
+            oari_membership_show(c, OARI_PHASE_VOTE);
+        }
+    }
     return c->mine.phase == OARI_PHASE_READY && all_agree(c, OARI_PHASE_READY)
                ? DECIDED
                : GO_ON;

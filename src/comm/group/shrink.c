@@ -108,19 +108,6 @@ oar_status oari_membership_form(oari_membership *c)
 
 /* ---- the call ------------------------------------------------------------ */
 
-static oar_status read_rule(const oar_shrink_opts *o, int *any)
-{
-    const char *rule = oari_env_text("OARSONG_SHRINK");
-
-    *any = o->any;
-    if (rule == NULL || strcasecmp(rule, "majority") == 0)
-        return OAR_OK;
-    if (strcasecmp(rule, "any") != 0)
-        return oari_fail(OAR_E_ARG, "OARSONG_SHRINK=%s: any or majority", rule);
-    *any = 1;
-    return OAR_OK;
-}
-
 static oar_status check_group(oar_group *g)
 {
     OARI_TRY(oari_group_owned(g));
@@ -156,6 +143,7 @@ static void end_parent(oar_group *g, const oari_ranks *out)
 oar_status oar_group_shrink(oar_group *group, const oar_shrink_opts *opts,
                             oar_group **new_group)
 {
+    const char *rule = oari_env_text("OARSONG_SHRINK");
     oari_membership c = { .group = group };
     oar_shrink_opts o;
     oar_status status;
@@ -165,7 +153,10 @@ oar_status oar_group_shrink(oar_group *group, const oar_shrink_opts *opts,
                          group == NULL ? "group" : "place for the new one");
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     OARI_TRY(check_group(group));
-    OARI_TRY(read_rule(&o, &c.any));
+    if (rule != NULL && strcasecmp(rule, "majority") != 0 &&
+        strcasecmp(rule, "any") != 0)
+        return oari_fail(OAR_E_ARG, "OARSONG_SHRINK=%s: any or majority", rule);
+    c.any = rule != NULL && strcasecmp(rule, "any") == 0 ? 1 : o.any;
     c.timeout_ms = o.timeout_ms != 0 ? o.timeout_ms : DEFAULT_TIMEOUT_MS;
     c.heard = oari_alloc((size_t)group->ranks, sizeof *c.heard);
     if (c.heard == NULL)

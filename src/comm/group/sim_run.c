@@ -79,23 +79,11 @@ static oar_status run_threads(int ranks, sim_rank *rank)
     return status;
 }
 
-/* The failure to report: not that of a rank which only heard of another's. */
-static oar_status first_failure(int ranks, const sim_rank *rank)
-{
-    const sim_rank *first = NULL;
-
-    for (int r = 0; r < ranks; r++)
-        if (rank[r].status != OAR_OK &&
-            (first == NULL || (first->status == OAR_E_ABORTED &&
-                               rank[r].status != OAR_E_ABORTED)))
-            first = &rank[r];
-    return first != NULL ? oari_fail_with(&first->error) : OAR_OK;
-}
-
 oar_status oar_sim_run_with(int ranks, const oar_group_opts *opts,
                             oar_rank_fn fn, void *arg)
 {
     oar_group_opts settings;
+    const sim_rank *first = NULL;
     oar_status status;
     sim_rank *rank;
 
@@ -114,8 +102,14 @@ oar_status oar_sim_run_with(int ranks, const oar_group_opts *opts,
     status = make_groups(ranks, &settings, rank);
     if (status == OAR_OK)
         status = run_threads(ranks, rank);
-    if (status == OAR_OK)
-        status = first_failure(ranks, rank);
+    /* Reports no rank that only heard of another's failure, if it can. */
+    for (int r = 0; status == OAR_OK && r < ranks; r++)
+        if (rank[r].status != OAR_OK &&
+            (first == NULL || (first->status == OAR_E_ABORTED &&
+                               rank[r].status != OAR_E_ABORTED)))
+            first = &rank[r];
+    if (first != NULL)
+        status = oari_fail_with(&first->error);
     for (int r = 0; r < ranks; r++)
         oar_group_destroy(rank[r].group);
     oari_free(rank);

@@ -126,16 +126,6 @@ int oari_pmix_here(int rank)
 
 /* ---- words --------------------------------------------------------------- */
 
-static oar_status put_word(const char *key, char *word)
-{
-    value v = { .type = STRING, .data.string = word };
-    int code;
-
-    if ((code = pmix.Put(TO_ALL, key, &v)) != 0 || (code = pmix.Commit()) != 0)
-        return fail_with_code("give a word to the launcher", code);
-    return OAR_OK;
-}
-
 /* The fence at which all ranks wait for all, and exchange what they have put.
  * If a fence ends after its caller has given up, that is ignored. */
 static struct {
@@ -232,12 +222,16 @@ static oar_status get_word(const char *key, char *word, size_t bytes)
 oar_status oari_pmix_share(int rank, const char *key, int64_t timeout_ms,
                            char *word, size_t bytes)
 {
+    value v = { .type = STRING, .data.string = word };
     oar_status status;
+    int code;
 
     pthread_mutex_lock(&lock);
     status = initialise();
-    if (status == OAR_OK && rank == 0)
-        status = put_word(key, word);
+    if (status == OAR_OK && rank == 0 &&
+        ((code = pmix.Put(TO_ALL, key, &v)) != 0 ||
+         (code = pmix.Commit()) != 0))
+        status = fail_with_code("give a word to the launcher", code);
     if (status == OAR_OK)
         status = pass_fence(timeout_ms);
     if (status == OAR_OK && rank != 0)

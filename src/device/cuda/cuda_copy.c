@@ -17,15 +17,11 @@ typedef struct job {
     oari_cu_stream stream;
 } job;
 
-static oari_cu_memory address_of(const void *memory)
-{
-    return (oari_cu_memory)(uintptr_t)memory;
-}
-
 static oar_status copy_gpu(const job *j)
 {
     const void *host = j->to_gpu < 0 ? j->to : j->from;
-    oari_cu_memory to_at = address_of(j->to), from_at = address_of(j->from);
+    oari_cu_memory to_at = oari_cu_address(j->to),
+                   from_at = oari_cu_address(j->from);
     oari_cu_context to = NULL, from = NULL;
     const oari_cuda *cu;
     int result, pinned = 1;

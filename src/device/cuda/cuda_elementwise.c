@@ -12,30 +12,26 @@ enum { THREADS = 256, MOST_BLOCKS = 8192 };
 
 /* ---- jobs ---------------------------------------------------------------- */
 
-/* Adds dim d to a job. If it continues where the last dim ends, in all arrays,
- * that dim is lengthened instead. */
-static void add_dim(oari_cuda_job *job, const oari_cuda_array *const *a,
-                    int arrays, int d, int64_t length)
-{
-    int joined = job->ndim > 0, at;
-
-    for (int k = 0; k < arrays && joined; k++)
-        joined = job->stride[k][job->ndim - 1] == a[k]->stride[d] * length;
-    at = joined ? job->ndim - 1 : job->ndim++;
-    job->dim[at] = joined ? job->dim[at] * length : length;
-    for (int k = 0; k < arrays; k++)
-        job->stride[k][at] = a[k]->stride[d];
-}
-
 static oari_cuda_job make_job(oari_cuda_shape shape,
                               const oari_cuda_array *const *a, int arrays)
 {
     oari_cuda_job job = { .count = 1 };
 
     for (int d = 0; d < shape.ndim; d++) {
-        job.count *= shape.dim[d];
-        if (shape.dim[d] != 1)
-            add_dim(&job, a, arrays, d, shape.dim[d]);
+        int64_t length = shape.dim[d];
+        int joined = job.ndim > 0, at;
+
+        job.count *= length;
+        if (length == 1)
+            continue;
+        /* A dim that continues where the last one ends, in all arrays,
+         * lengthens that one. */
+        for (int k = 0; k < arrays && joined; k++)
+            joined = job.stride[k][job.ndim - 1] == a[k]->stride[d] * length;
+        at = joined ? job.ndim - 1 : job.ndim++;
+        job.dim[at] = joined ? job.dim[at] * length : length;
+        for (int k = 0; k < arrays; k++)
+            job.stride[k][at] = a[k]->stride[d];
     }
     for (int k = 0; k < arrays; k++)
         job.data[k] = a[k]->data;
@@ -120,14 +116,6 @@ oar_status oari_cuda_add(int device, oari_cuda_shape shape, oari_cuda_array to,
     return start_kernel(device, "oari_add_arrays", &job, stream);
 }
 
-static int64_t whole_number(double factor)
-{
-    return factor != factor    ? 0
-           : factor >= 0x1p63  ? INT64_MAX
-           : factor <= -0x1p63 ? INT64_MIN
-                               : (int64_t)factor;
-}
-
 oar_status oari_cuda_scale(int device, oari_cuda_shape shape,
                            oari_cuda_array to, int add, oari_cuda_array a,
                            double factor, oari_cu_stream stream)
@@ -144,6 +132,10 @@ oar_status oari_cuda_scale(int device, oari_cuda_shape shape,
     OARI_TRY(check_dtypes("scale", to.dtype, a.dtype));
     job.add = add;
     job.factor = factor;
-    job.whole = to.dtype == OAR_BOOL ? factor != 0 : whole_number(factor);
+    job.whole = to.dtype == OAR_BOOL ? factor != 0
+                : factor != factor   ? 0
+                : factor >= 0x1p63   ? INT64_MAX
+                : factor <= -0x1p63  ? INT64_MIN
+                                     : (int64_t)factor;
     return start_kernel(device, "oari_scale_array", &job, stream);
 }

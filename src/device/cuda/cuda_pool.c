@@ -80,11 +80,6 @@ static void unlink_block(block *b)
         b->next->link = b->link;
 }
 
-static int is_large(size_t bytes)
-{
-    return bytes > SMALL;
-}
-
 static int bin_of(size_t bytes)
 {
     return 63 - __builtin_clzll(bytes);
@@ -187,14 +182,14 @@ static block *take_fit(pool *p, size_t bytes)
     block *found = NULL;
 
     for (int bin = bin_of(bytes); bin < BINS && found == NULL; bin++)
-        for (block *b = p->bins[is_large(bytes)][bin]; b != NULL; b = b->next)
+        for (block *b = p->bins[bytes > SMALL][bin]; b != NULL; b = b->next)
             if (b->bytes >= bytes && (found == NULL || b->bytes < found->bytes))
                 found = b;
     if (found == NULL)
         return NULL;
     unlink_block(found);
     found->state = USED; /* or the rest of the split would join it again */
-    if (found->bytes - bytes >= (is_large(bytes) ? SMALL : UNIT))
+    if (found->bytes - bytes >= (bytes > SMALL ? SMALL : UNIT))
         split_block(p, found, bytes);
     return found;
 }
@@ -232,7 +227,7 @@ static oar_status try_alloc(int device, const oari_cuda *cu, size_t bytes,
                             int may_grow, void **memory)
 {
     pool *p = &pools[device];
-    size_t chunk_bytes = !is_large(bytes) ? SMALL_CHUNK
+    size_t chunk_bytes = bytes <= SMALL ? SMALL_CHUNK
                          : bytes <= LARGE_CHUNK / 2
                              ? LARGE_CHUNK
                              : round_up(bytes, SMALL_CHUNK);

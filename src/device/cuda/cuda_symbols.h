@@ -15,6 +15,10 @@
 typedef void *oari_cu_context, *oari_cu_stream, *oari_cu_event, *oari_cu_module,
     *oari_cu_function;
 typedef uint64_t oari_cu_memory;
+static inline oari_cu_memory oari_cu_address(const void *memory)
+{
+    return (oari_cu_memory)(uintptr_t)memory;
+}
 typedef int oari_cu_device;
 typedef struct oari_cu_ipc {
     unsigned char bytes[64];

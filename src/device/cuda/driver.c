@@ -199,13 +199,6 @@ oar_status oari_cuda_known(int device, const oari_cuda **cu)
                      device_count, device_count == 1 ? " is" : "s are");
 }
 
-oar_status oari_cuda_device(int device, const oari_cuda **cu,
-                            oari_cu_device *handle)
-{
-    OARI_TRY(oari_cuda_known(device, cu));
-    return oari_cuda_check((*cu)->DeviceGet(handle, device), "find a GPU");
-}
-
 oar_status oari_cuda_context(int device, oari_cu_context *context)
 {
     oar_status status = OAR_OK;

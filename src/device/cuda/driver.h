@@ -17,10 +17,6 @@ int oari_cuda_version(void);
 /* Gives the driver if there is such a device; OAR_E_DEVICE if not. */
 oar_status oari_cuda_known(int device, const oari_cuda **cu);
 
-/* Gives the driver and its handle of a device, which may have no context. */
-oar_status oari_cuda_device(int device, const oari_cuda **cu,
-                            oari_cu_device *handle);
-
 /* Gives the primary context of a device; the first call makes it. */
 oar_status oari_cuda_context(int device, oari_cu_context *context);
 

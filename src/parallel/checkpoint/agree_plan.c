@@ -33,6 +33,9 @@ static oar_status make_list(oari_ckpt_saving *s)
                                     .flags = item->flags,
                                     .whole = item->whole };
 
+        if (item->only_loaded)
+            continue;
+        s->list.items = i;
         if (item->flat)
             OARI_TRY(
                 oari_ckpt_part_list_add_flat(&s->list, &tensor, item->first,
@@ -46,9 +49,7 @@ static oar_status make_list(oari_ckpt_saving *s)
 
 static int by_value_name(const void *a, const void *b)
 {
-    const oari_ckpt_own_value *x = a, *y = b;
-
-    return strcmp(x->name, y->name);
+    return oari_ckpt_value_compare(a, b);
 }
 
 static oar_status collect_values(oari_ckpt_saving *s)
@@ -58,6 +59,8 @@ static oar_status collect_values(oari_ckpt_saving *s)
 
         OARI_TRY(source->class->collect(source, &s->values));
     }
+    for (int64_t i = 0; i < s->state->alias.count; i++)
+        OARI_TRY(oari_ckpt_add_alias(&s->values, &s->state->alias.data[i]));
     if (s->values.value.count > 0)
         qsort(s->values.value.data, (size_t)s->values.value.count,
               sizeof *s->values.value.data, by_value_name);
@@ -71,25 +74,33 @@ static oar_status collect_values(oari_ckpt_saving *s)
     return OAR_OK;
 }
 
-/* The values as bytes: name, zero, text, zero, a byte of flags. */
+enum { IS_TEXT = 1, MAY_DIFFER = 2, IS_ALIAS = 4 };
+
+/* The values as bytes: section, zero, name, zero, text, zero, a byte of flags.
+ */
 static oar_status encode_values(const oari_ckpt_saving *s, oari_json_writer *w)
 {
     for (int64_t i = 0; i < s->values.value.count; i++) {
         const oari_ckpt_own_value *v = &s->values.value.data[i];
+        int flags = (v->is_text ? IS_TEXT : 0) |
+                    (v->may_differ ? MAY_DIFFER : 0) |
+                    (v->section != NULL ? IS_ALIAS : 0);
 
+        oari_json_add(w, "%s", v->section != NULL ? v->section : "");
+        oari_json_fill(w, 0, 1);
         oari_json_add(w, "%s", v->name);
         oari_json_fill(w, 0, 1);
         oari_json_add(w, "%s", v->text);
         oari_json_fill(w, 0, 1);
-        oari_json_fill(w, (char)(v->is_text | v->may_differ << 1), 1);
+        oari_json_fill(w, (char)flags, 1);
     }
     return w->status;
 }
 
 /* A value of some rank. */
 typedef struct rank_value {
-    const char *name, *text;
-    int rank, flags;
+    oari_ckpt_own_value is; /* its texts are borrowed */
+    int rank;
 } rank_value;
 
 typedef struct rank_values {
@@ -99,28 +110,41 @@ typedef struct rank_values {
 static int by_name_and_rank(const void *a, const void *b)
 {
     const rank_value *x = a, *y = b;
-    int order = strcmp(x->name, y->name);
+    int order = oari_ckpt_value_compare(&x->is, &y->is);
 
     return order != 0 ? order : x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
+/* Returns the text at *at, and moves behind its zero byte; NULL if there is
+ * none before the end. */
+static char *take_text(char **at, char *end)
+{
+    char *text = *at;
+    char *zero = text < end ? memchr(text, 0, (size_t)(end - text)) : NULL;
+
+    *at = zero != NULL ? zero + 1 : end;
+    return zero != NULL ? text : NULL;
+}
+
 /* Reads what encode_values wrote on a rank. */
-static oar_status decode_values(const char *bytes, size_t size, int rank,
+static oar_status decode_values(char *bytes, size_t size, int rank,
                                 rank_values *all)
 {
-    const char *at = bytes, *end = bytes + size;
+    char *at = bytes, *end = bytes + size;
 
     while (at < end) {
-        rank_value v = { .rank = rank, .name = at };
-        const char *zero = memchr(at, 0, (size_t)(end - at));
+        rank_value v = { .rank = rank };
 
-        v.text = zero != NULL ? zero + 1 : end;
-        zero = v.text < end ? memchr(v.text, 0, (size_t)(end - v.text)) : NULL;
-        if (zero == NULL || zero + 1 >= end)
+        v.is.section = take_text(&at, end);
+        v.is.name = take_text(&at, end);
+        v.is.text = take_text(&at, end);
+        if (v.is.text == NULL || at >= end)
             return oari_fail(OAR_E_DATA,
                              "rank %d sent values that are cut short", rank);
-        v.flags = zero[1];
-        at = zero + 2;
+        v.is.is_text = (*at & IS_TEXT) != 0;
+        v.is.may_differ = (*at & MAY_DIFFER) != 0;
+        if (!(*at++ & IS_ALIAS))
+            v.is.section = NULL;
         OARI_TRY(oari_vec_push(&all->value, v));
     }
     return OAR_OK;
@@ -136,7 +160,7 @@ static oar_status join_counters(const rank_value *v, int64_t count, int ranks,
     for (int r = 0; r < ranks; r++) {
         int has = i < count && v[i].rank == r;
 
-        oari_json_add(&w, "%s%s", r > 0 ? " " : "", has ? v[i].text : "-");
+        oari_json_add(&w, "%s%s", r > 0 ? " " : "", has ? v[i].is.text : "-");
         i += has;
     }
     oari_json_fill(&w, 0, 1);
@@ -149,27 +173,32 @@ static oar_status join_counters(const rank_value *v, int64_t count, int ranks,
 static oar_status merge_one(const rank_value *v, int64_t count, int ranks,
                             oari_ckpt_values *into)
 {
-    oari_ckpt_own_value merged = { .is_text = v->flags & 1 };
+    oari_ckpt_own_value merged = { .is_text = v->is.is_text };
     int64_t other = 1;
 
-    while (other < count && strcmp(v[other].text, v->text) == 0)
+    while (other < count && strcmp(v[other].is.text, v->is.text) == 0)
         other++;
-    if (other < count && !(v->flags & 2))
+    if (other < count && !v->is.may_differ)
         return oari_fail(OAR_E_MISMATCH,
-                         "the value \"%.100s\" is %.80s on rank %d, and %.80s "
+                         "the %s \"%.100s\" is %.80s on rank %d, and %.80s "
                          "on rank %d",
-                         v->name, v->text, v->rank, v[other].text,
-                         v[other].rank);
+                         v->is.section != NULL ? "alias" : "value", v->is.name,
+                         v->is.text, v->rank, v[other].is.text, v[other].rank);
     OARI_TRY(oari_vec_reserve(&into->value, 1));
     if (other < count) {
         merged.is_text = 1;
         OARI_TRY(join_counters(v, count, ranks, &merged.text));
     } else {
-        merged.text = oari_strdup(v->text);
+        merged.text = oari_strdup(v->is.text);
     }
-    merged.name = oari_strdup(v->name);
+    merged.name = oari_strdup(v->is.name);
+    if (v->is.section != NULL)
+        merged.section = oari_strdup(v->is.section);
     into->value.data[into->value.count++] = merged;
-    return merged.name != NULL && merged.text != NULL ? OAR_OK : OAR_E_NOMEM;
+    return merged.name != NULL && merged.text != NULL &&
+                   (v->is.section == NULL || merged.section != NULL)
+               ? OAR_OK
+               : OAR_E_NOMEM;
 }
 
 /* Puts the values of all ranks together, on all ranks. */
@@ -181,7 +210,7 @@ static oar_status merge_values(oari_ckpt_saving *s,
     oari_ckpt_values merged = { { 0 } };
     rank_values all = { { 0 } };
     void *bytes = NULL;
-    const char *at;
+    char *at;
     oar_status status = sizes == NULL ? OAR_E_NOMEM : OAR_OK;
 
     status = oari_ckpt_agree(c, status);
@@ -198,9 +227,9 @@ static oar_status merge_values(oari_ckpt_saving *s,
         qsort(all.value.data, (size_t)all.value.count, sizeof *all.value.data,
               by_name_and_rank);
     for (int64_t i = 0, n; i < all.value.count && status == OAR_OK; i += n) {
-        for (n = 1;
-             i + n < all.value.count &&
-             strcmp(all.value.data[i].name, all.value.data[i + n].name) == 0;)
+        for (n = 1; i + n < all.value.count &&
+                    oari_ckpt_value_compare(&all.value.data[i].is,
+                                            &all.value.data[i + n].is) == 0;)
             n++;
         status = merge_one(&all.value.data[i], n, c->ranks, &merged);
     }

@@ -11,6 +11,8 @@
 
 #include <oarsong/collective.h>
 
+#include "base/call_site.h"
+#include "base/log.h"
 #include "base/status.h"
 
 #define LOCK_NAME "oarsong.lock"
@@ -69,14 +71,14 @@ static oar_status take_lock(oar_checkpoint *c)
     char text[256] = "", host[65] = "";
     int n;
 
-    c->lock =
+    c->lock_file =
         c->disk->open_file(c->disk, c->folder, LOCK_NAME, OARI_DISK_SHARED);
-    if (c->lock < 0)
+    if (c->lock_file < 0)
         return oari_fail(OAR_E_SYSTEM, "open %s/" LOCK_NAME, c->path);
-    if (c->disk->lock(c->disk, c->lock) != 0) {
+    if (c->disk->lock(c->disk, c->lock_file) != 0) {
         if (errno != EWOULDBLOCK)
             return oari_fail(OAR_E_SYSTEM, "lock %s/" LOCK_NAME, c->path);
-        (void)c->disk->read_at(c->disk, c->lock, text, sizeof text - 1, 0);
+        (void)c->disk->read_at(c->disk, c->lock_file, text, sizeof text - 1, 0);
         text[strcspn(text, "\n")] = '\0';
         return oari_fail(OAR_E_STATE, "%s is in use by another job: %s",
                          c->path, text[0] != '\0' ? text : "unknown");
@@ -86,7 +88,7 @@ static oar_status take_lock(oar_checkpoint *c)
                  "host %s, process %" PRId64 ", since unix time %" PRId64 "\n",
                  host, c->pid, (int64_t)time(NULL));
     /* It is only for people: a disk that is full must not stop a load. */
-    (void)c->disk->write_at(c->disk, c->lock, text, (size_t)n, 0);
+    (void)c->disk->write_at(c->disk, c->lock_file, text, (size_t)n, 0);
     return OAR_OK;
 }
 
@@ -120,14 +122,32 @@ static oar_status open_first(oar_checkpoint *c)
 
 static oar_status open_all(oar_checkpoint *c)
 {
-    OARI_TRY(oari_ckpt_agree(c, c->rank == 0 ? open_first(c) : OAR_OK));
-    return oari_ckpt_agree(c, c->rank != 0 ? open_folder(c) : OAR_OK);
+    const oari_ckpt_same same[] = {
+        { "read_only", c->opts.read_only != 0 },
+        { "block_bytes", (int64_t)c->opts.block_bytes },
+        { "writers", c->opts.writers },
+        { "check_replicas", c->opts.check_replicas != 0 }
+    };
+    oar_status status;
+
+    OARI_TRY(oari_ckpt_agree_same(c, "checkpoint_open",
+                                  sizeof same / sizeof *same, same));
+    oari_ckpt_slow_begin(c, oari_ckpt_slow_limits.sync_ms);
+    status = c->rank == 0 ? open_first(c) : OAR_OK;
+    oari_ckpt_slow_end(c);
+    OARI_TRY(oari_ckpt_agree(c, status));
+    oari_ckpt_slow_begin(c, oari_ckpt_slow_limits.sync_ms);
+    status = c->rank != 0 ? open_folder(c) : OAR_OK;
+    oari_ckpt_slow_end(c);
+    return oari_ckpt_agree(c, status);
 }
 
-oar_status oar_checkpoint_open(oar_group *group, const char *folder,
-                               const oar_checkpoint_opts *opts,
-                               oar_checkpoint **checkpoint)
+oar_status oar_checkpoint_open_at(const char *file, int line, oar_group *group,
+                                  const char *folder,
+                                  const oar_checkpoint_opts *opts,
+                                  oar_checkpoint **checkpoint)
 {
+    OARI_CALLED_FROM(file, line);
     oar_checkpoint *c;
     oar_checkpoint_opts o;
     oar_status status;
@@ -143,8 +163,12 @@ oar_status oar_checkpoint_open(oar_group *group, const char *folder,
         return OAR_E_NOMEM;
     c->disk = oari_disk_in_use();
     c->opts = o;
-    c->folder = c->lock = -1;
+    c->folder = c->lock_file = -1;
+    c->told = 1;
     pthread_mutex_init(&c->slow_lock, NULL);
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    oari_ckpt_staging_init(&c->staging);
     c->pid = getpid();
     c->ranks = 1;
     c->path = oari_strdup(folder);
@@ -175,16 +199,32 @@ oar_status oar_checkpoint_open(oar_group *group, const char *folder,
     return OAR_OK;
 }
 
+/* Ends the thread, after the save that is under way. */
+static void end_background(oar_checkpoint *c)
+{
+    (void)oari_ckpt_settle(c, 0);
+    if (!c->told)
+        oari_log(OAR_LOG_WARN, "checkpoint: the last save to %s failed: %s",
+                 c->path, c->failure.text);
+    oari_worker_destroy(c->worker, NULL);
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->lock);
+    oari_ckpt_staging_free(&c->staging);
+    oar_group_destroy(c->calls);
+}
+
 void oar_checkpoint_close(oar_checkpoint *checkpoint)
 {
     oar_checkpoint *c = checkpoint;
 
     if (c == NULL)
         return;
+    if (c->pid == getpid()) /* the thread is not in a child made by fork */
+        end_background(c);
     oari_ckpt_file_layout_free(&c->layout);
     oari_ckpt_save_plan_free(&c->plan);
-    if (c->lock >= 0)
-        (void)c->disk->close(c->disk, c->lock);
+    if (c->lock_file >= 0)
+        (void)c->disk->close(c->disk, c->lock_file);
     if (c->folder >= 0)
         (void)c->disk->close(c->disk, c->folder);
     oar_group_destroy(c->group);
@@ -196,13 +236,20 @@ void oar_checkpoint_close(oar_checkpoint *checkpoint)
 oar_status oar_checkpoint_read_stats(const oar_checkpoint *checkpoint,
                                      oar_checkpoint_stats *stats)
 {
+    oar_checkpoint *c = (oar_checkpoint *)(uintptr_t)checkpoint; /* its lock */
+    oar_checkpoint_stats now;
+
     OARI_TRY(oari_ckpt_check(checkpoint, "checkpoint_read_stats"));
-    return oari_struct_give(stats, &checkpoint->stats, sizeof *stats,
-                            "checkpoint_stats");
+    pthread_mutex_lock(&c->lock);
+    now = c->stats;
+    pthread_mutex_unlock(&c->lock);
+    return oari_struct_give(stats, &now, sizeof *stats, "checkpoint_stats");
 }
 
-oar_status oar_checkpoint_newest(oar_checkpoint *checkpoint, int64_t *step)
+oar_status oar_checkpoint_newest_at(const char *file, int line,
+                                    oar_checkpoint *checkpoint, int64_t *step)
 {
+    OARI_CALLED_FROM(file, line);
     oar_checkpoint *c = checkpoint;
     oar_status status = OAR_OK;
     int64_t found = -1;
@@ -212,9 +259,12 @@ oar_status oar_checkpoint_newest(oar_checkpoint *checkpoint, int64_t *step)
     OARI_TRY(oari_ckpt_check(c, "checkpoint_newest"));
     if (step == NULL)
         return oari_fail(OAR_E_ARG, "checkpoint_newest: nowhere to give it");
+    (void)oari_ckpt_settle(c, 0);
     if (c->rank == 0) {
+        oari_ckpt_slow_begin(c, oari_ckpt_slow_limits.read_ms);
         status = oari_ckpt_find_newest(c->disk, c->folder, c->path, &found,
                                        &text, &bytes);
+        oari_ckpt_slow_end(c);
         if (status == OAR_OK)
             oari_free(text);
     }
@@ -228,22 +278,21 @@ oar_status oar_checkpoint_newest(oar_checkpoint *checkpoint, int64_t *step)
 
 /* ---- pruning ------------------------------------------------------------- */
 
-/* Returns whether a generation asked never to be pruned. One that cannot be
- * read is kept. */
-static int must_stay(oar_checkpoint *c, int64_t step)
+/* Reads whether a generation is complete, and asked never to be pruned. */
+static oar_status read_keep(oar_checkpoint *c, int64_t step, int *keep)
 {
     oari_ckpt_index index;
+    oar_status status;
     size_t bytes;
     char *text;
-    int keep;
 
-    if (oari_ckpt_read_index(c->disk, c->folder, c->path, step, &text,
-                             &bytes) != OAR_OK ||
-        oari_ckpt_index_read(OARI_CKPT_INDEX, text, bytes, &index) != OAR_OK)
-        return 1;
-    keep = index.keep;
+    OARI_TRY(
+        oari_ckpt_read_index(c->disk, c->folder, c->path, step, &text, &bytes));
+    OARI_TRY(oari_ckpt_index_read(OARI_CKPT_INDEX, text, bytes, &index));
+    *keep = index.keep;
+    status = oari_ckpt_check_files(c->disk, c->folder, c->path, step, &index);
     oari_ckpt_index_free(&index);
-    return keep;
+    return status;
 }
 
 /* Renames a generation, so that it is none any more, and removes it. */
@@ -258,23 +307,56 @@ static oar_status remove_generation(oar_checkpoint *c, int64_t step)
     return oari_ckpt_remove_tree(c->disk, c->folder, part);
 }
 
-oar_status oari_ckpt_prune(oar_checkpoint *c)
+/* Removes what is left of generations that could not be removed, and from the
+ * newest on those that need not be kept. Incomplete ones do not count and
+ * stay. */
+static oar_status prune(oar_checkpoint *c, oar_prune_fn fn, void *arg)
 {
     oari_ckpt_steps steps = { { 0 }, { 0 } };
-    oar_status status;
+    oar_status status =
+        oari_ckpt_steps_list(c->disk, c->folder, c->path, &steps);
+    int kept = 0, keep;
 
-    if (c->opts.keep == 0)
-        return OAR_OK;
-    status = oari_ckpt_steps_list(c->disk, c->folder, c->path, &steps);
-    for (int64_t i = 0; status == OAR_OK && i < steps.step.count - c->opts.keep;
-         i++) {
+    for (int64_t i = 0; i < steps.part.count && !c->opts.read_only; i++)
+        if (status == OAR_OK)
+            status =
+                oari_ckpt_remove_tree(c->disk, c->folder, steps.part.data[i]);
+    if (steps.step.count <= c->opts.keep)
+        steps.step.count = 0;
+    for (int64_t i = steps.step.count - 1; status == OAR_OK && i >= 0; i--) {
         int64_t step = steps.step.data[i];
 
-        if (c->opts.keep_every > 0 && step % c->opts.keep_every == 0)
+        if (read_keep(c, step, &keep) != OAR_OK || kept++ < c->opts.keep ||
+            keep || (c->opts.keep_every > 0 && step % c->opts.keep_every == 0))
             continue;
-        if (!must_stay(c, step))
+        if (fn != NULL)
+            fn(arg, step);
+        if (!c->opts.read_only)
             status = remove_generation(c, step);
     }
     oari_ckpt_steps_free(&steps);
     return status;
+}
+
+oar_status oari_ckpt_prune(oar_checkpoint *c, oar_prune_fn fn, void *arg)
+{
+    oar_status status;
+
+    if (c->rank != 0 || c->opts.keep == 0)
+        return OAR_OK;
+    oari_ckpt_slow_begin(c, oari_ckpt_slow_limits.sync_ms);
+    status = prune(c, fn, arg);
+    oari_ckpt_slow_end(c);
+    return status;
+}
+
+oar_status oar_checkpoint_prune_at(const char *file, int line,
+                                   oar_checkpoint *checkpoint, oar_prune_fn fn,
+                                   void *arg)
+{
+    OARI_CALLED_FROM(file, line);
+
+    OARI_TRY(oari_ckpt_check(checkpoint, "checkpoint_prune"));
+    (void)oari_ckpt_settle(checkpoint, 0);
+    return oari_ckpt_agree(checkpoint, oari_ckpt_prune(checkpoint, fn, arg));
 }

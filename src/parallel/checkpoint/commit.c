@@ -10,6 +10,39 @@
 #include "base/status.h"
 #include "parallel/checkpoint/saving.h"
 
+/* Reads what a rank has sent about its files: for each its bytes, where its
+ * data begins, and its checksums. */
+static oar_status read_written(oari_ckpt_saving *s, int rank,
+                               const uint64_t *word, size_t words)
+{
+    const oar_checkpoint *c = s->c;
+    uint64_t block = c->opts.block_bytes;
+
+    for (int64_t i = 0; i < c->layout.file.count; i++) {
+        oari_ckpt_written *w = &s->written[i];
+        uint64_t blocks;
+
+        if (c->layout.file.data[i].writer != rank)
+            continue;
+        blocks = words >= 2 ? word[0] / block + (word[0] % block != 0) : 0;
+        if (words < 2 || blocks > words - 2)
+            return oari_about(rank,
+                              oari_fail(OAR_E_DATA,
+                                        "rank %d sent sums of its files that "
+                                        "are cut short",
+                                        rank));
+        w->bytes = word[0];
+        w->data = word[1];
+        w->sum.count = 0;
+        OARI_TRY(oari_vec_reserve(&w->sum, (int64_t)blocks));
+        memcpy(w->sum.data, word + 2, blocks * sizeof *word);
+        w->sum.count = (int64_t)blocks;
+        word += 2 + blocks;
+        words -= 2 + blocks;
+    }
+    return OAR_OK;
+}
+
 oar_status oari_ckpt_gather_written(oari_ckpt_saving *s)
 {
     oar_checkpoint *c = s->c;
@@ -41,24 +74,10 @@ oar_status oari_ckpt_gather_written(oari_ckpt_saving *s)
                                   c->rank == 0 ? &bytes : NULL,
                                   c->rank == 0 ? sizes : NULL, NULL, NULL);
     at = bytes;
-    for (int r = 0; r < c->ranks && at != NULL && status == OAR_OK; r++)
-        for (int64_t i = 0; i < files && status == OAR_OK; i++) {
-            oari_ckpt_written *w = &s->written[i];
-            int64_t blocks;
-
-            if (c->layout.file.data[i].writer != r)
-                continue;
-            w->bytes = *at++;
-            w->data = *at++;
-            blocks = (int64_t)((w->bytes + c->opts.block_bytes - 1) /
-                               c->opts.block_bytes);
-            w->sum.count = 0;
-            status = oari_vec_reserve(&w->sum, blocks);
-            if (status == OAR_OK)
-                memcpy(w->sum.data, at, (size_t)blocks * sizeof *at);
-            w->sum.count = blocks;
-            at += blocks;
-        }
+    for (int r = 0; r < c->ranks && at != NULL && status == OAR_OK; r++) {
+        status = read_written(s, r, at, sizes[r] / sizeof *at);
+        at += sizes[r] / sizeof *at;
+    }
     oari_vec_free(&mine);
     oari_free(sizes);
     oar_free(bytes);
@@ -71,19 +90,23 @@ static oar_status make_index(oari_ckpt_saving *s, oari_ckpt_index *index)
     const oar_checkpoint *c = s->c;
     int64_t dims = 0, chunk = 0;
 
-    *index =
-        (oari_ckpt_index){ .id = s->id,
-                           .note = s->opts.note != NULL ? s->opts.note : "",
-                           .step = s->step,
-                           .saved_unix_s = (int64_t)time(NULL),
-                           .ranks = c->ranks,
-                           .keep = s->opts.keep != 0,
-                           .block_bytes = c->opts.block_bytes,
-                           .files = c->layout.file.count,
-                           .tensors = c->plan.tensor.count,
-                           .chunks = c->plan.chunk.count,
-                           .aliases = s->state->alias.count,
-                           .values = s->values.value.count };
+    *index = (oari_ckpt_index){ .id = s->id,
+                                .note = s->note,
+                                .step = s->step,
+                                .saved_unix_s = (int64_t)time(NULL),
+                                .ranks = c->ranks,
+                                .keep = s->opts.keep != 0,
+                                .block_bytes = c->opts.block_bytes,
+                                .files = c->layout.file.count,
+                                .tensors = c->plan.tensor.count,
+                                .chunks = c->plan.chunk.count,
+                                .values = s->values.value.count };
+    /* aliases come last among the values */
+    while (index->values > 0 &&
+           s->values.value.data[index->values - 1].section != NULL) {
+        index->values--;
+        index->aliases++;
+    }
     for (int64_t i = 0; i < index->tensors; i++) {
         const oari_ckpt_saved_tensor *t = &c->plan.tensor.data[i];
 
@@ -127,8 +150,11 @@ static oar_status make_index(oari_ckpt_saving *s, oari_ckpt_index *index)
             dims += 2 * ndim;
         }
     }
-    for (int64_t i = 0; i < index->aliases; i++)
-        index->alias[i] = s->state->alias.data[i];
+    for (int64_t i = 0; i < index->aliases; i++) {
+        const oari_ckpt_own_value *v = &s->values.value.data[index->values + i];
+
+        index->alias[i] = (oari_ckpt_alias){ v->section, v->name, v->text };
+    }
     for (int64_t i = 0; i < index->values; i++)
         index->value[i] =
             (oari_ckpt_value){ .name = s->values.value.data[i].name,
@@ -157,9 +183,7 @@ static oar_status write_small(const oar_checkpoint *c, int folder,
     return status;
 }
 
-/* Writes the index that makes "model", if its tensors are whole, a folder of
- * Hugging Face. */
-static oar_status write_weight_map(const oari_ckpt_saving *s, int section)
+oar_status oari_ckpt_write_weight_map(const oari_ckpt_saving *s, int folder)
 {
     const oar_checkpoint *c = s->c;
     oari_json_writer w = { 0 };
@@ -167,10 +191,14 @@ static oar_status write_weight_map(const oari_ckpt_saving *s, int section)
     const char *separator = "";
     oar_status status;
 
-    for (int64_t i = 0; i < c->layout.file.count; i++)
-        if (strncmp(c->layout.file.data[i].path, OARI_CKPT_MODEL "/",
-                    sizeof OARI_CKPT_MODEL) == 0)
-            bytes += c->layout.file.data[i].data_bytes;
+    for (int64_t i = 0; i < c->plan.tensor.count; i++) {
+        const oari_ckpt_saved_tensor *t = &c->plan.tensor.data[i];
+
+        if (strcmp(t->is.section, OARI_CKPT_MODEL) == 0)
+            bytes += (uint64_t)oari_ckpt_box_count(
+                         &c->plan.chunk.data[t->first].box) *
+                     oar_dtype_size(t->is.dtype);
+    }
     oari_json_add(&w,
                   "{\"metadata\":{\"total_size\":%" PRIu64 "},\"weight_map\":{",
                   bytes);
@@ -178,17 +206,18 @@ static oar_status write_weight_map(const oari_ckpt_saving *s, int section)
         const oari_ckpt_saved_tensor *t = &c->plan.tensor.data[i];
         const oari_ckpt_file *f =
             &c->layout.file.data[c->layout.place[t->first].file];
+        const char *slash = strchr(f->path, '/');
 
         if (strcmp(t->is.section, OARI_CKPT_MODEL) != 0)
             continue;
         oari_json_add(&w, "%s", separator);
         oari_json_quote(&w, t->is.name);
         oari_json_add(&w, ":");
-        oari_json_quote(&w, strchr(f->path, '/') + 1);
+        oari_json_quote(&w, slash != NULL ? slash + 1 : f->path);
         separator = ",";
     }
     oari_json_add(&w, "}}\n");
-    status = write_small(c, section, "model.safetensors.index.json", &w);
+    status = write_small(c, folder, "model.safetensors.index.json", &w);
     oari_vec_free(&w.text);
     return status;
 }
@@ -214,7 +243,7 @@ static oar_status finish_sections(const oari_ckpt_saving *s)
         if (fd < 0)
             return oari_fail(OAR_E_SYSTEM, "open %s/%s", c->path, section);
         if (!f->shard && strcmp(section, OARI_CKPT_MODEL) == 0)
-            status = write_weight_map(s, fd);
+            status = oari_ckpt_write_weight_map(s, fd);
         if (status == OAR_OK && !c->opts.no_sync)
             status = oari_disk_finish(c->disk, fd, section);
         else
@@ -231,7 +260,7 @@ static oar_status sync_folder(const oar_checkpoint *c, int fd)
     return OAR_OK;
 }
 
-oar_status oari_ckpt_commit(oari_ckpt_saving *s)
+static oar_status commit_generation(oari_ckpt_saving *s)
 {
     const oar_checkpoint *c = s->c;
     oari_ckpt_index index;
@@ -255,4 +284,14 @@ oar_status oari_ckpt_commit(oari_ckpt_saving *s)
                          s->part_name, name);
     s->part_name[0] = '\0';
     return sync_folder(c, c->folder);
+}
+
+oar_status oari_ckpt_commit(oari_ckpt_saving *s)
+{
+    oar_status status;
+
+    oari_ckpt_slow_begin(s->c, oari_ckpt_slow_limits.sync_ms);
+    status = commit_generation(s);
+    oari_ckpt_slow_end(s->c);
+    return status;
 }

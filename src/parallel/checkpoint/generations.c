@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -103,6 +105,28 @@ void oari_ckpt_steps_free(oari_ckpt_steps *steps)
 
 /* ---- one generation ------------------------------------------------------ */
 
+/* Returns whether what could not be opened is damaged, or the disk failed, by
+ * errno. A link is never followed. */
+static oar_status damage_or_system(void)
+{
+    return errno == ENOENT || errno == ELOOP || errno == ENOTDIR ||
+                   errno == EISDIR || errno == EINVAL /* a pipe */
+               ? OAR_E_DATA
+               : OAR_E_SYSTEM;
+}
+
+static const char *why_not_opened(void)
+{
+    switch (errno) {
+    case ENOENT: return ": it is missing";
+    case ELOOP: return ": it is a symbolic link";
+    case ENOTDIR: return ": it is no folder, but a file or a symbolic link";
+    case EISDIR:
+    case EINVAL: return ": it is no file";
+    default: return "";
+    }
+}
+
 static oar_status open_generation(const oari_disk *disk, int folder,
                                   const char *path, int64_t step, int *fd)
 {
@@ -128,28 +152,26 @@ oar_status oari_ckpt_open_file(const oari_disk *disk, int generation,
     char section[OARI_CKPT_LONGEST_SECTION + 1];
     int folder, failed;
 
-    if (slash == NULL || slash - path > OARI_CKPT_LONGEST_SECTION)
-        return oari_fail(OAR_E_DATA, "%s: \"%.100s\" is not a file of it", what,
-                         path);
-    memcpy(section, path, (size_t)(slash - path));
-    section[slash - path] = '\0';
-    folder = disk->open_folder(disk, generation, section);
-    if (folder < 0)
-        return oari_fail(errno == ENOENT || errno == ELOOP || errno == ENOTDIR
-                             ? OAR_E_DATA
-                             : OAR_E_SYSTEM,
-                         "%s: open the folder %s", what, section);
-    *fd = disk->open_file(disk, folder, slash + 1, how);
-    failed = errno;
-    (void)disk->close(disk, folder);
-    errno = failed;
+    if (slash == NULL) {
+        *fd = disk->open_file(disk, generation, path, how);
+    } else {
+        if (slash - path > OARI_CKPT_LONGEST_SECTION)
+            return oari_fail(OAR_E_DATA, "%s: \"%.100s\" is not a file of it",
+                             what, path);
+        memcpy(section, path, (size_t)(slash - path));
+        section[slash - path] = '\0';
+        folder = disk->open_folder(disk, generation, section);
+        if (folder < 0)
+            return oari_fail(damage_or_system(), "%s: open the folder \"%s\"%s",
+                             what, section, why_not_opened());
+        *fd = disk->open_file(disk, folder, slash + 1, how);
+        failed = errno;
+        (void)disk->close(disk, folder);
+        errno = failed;
+    }
     if (*fd < 0)
-        return oari_fail(errno == ENOENT || errno == ELOOP ? OAR_E_DATA
-                                                           : OAR_E_SYSTEM,
-                         "%s: open %s%s", what, path,
-                         errno == ENOENT  ? ": it is missing"
-                         : errno == ELOOP ? ": it is a symbolic link"
-                                          : "");
+        return oari_fail(damage_or_system(), "%s: open \"%s\"%s", what, path,
+                         why_not_opened());
     return OAR_OK;
 }
 
@@ -160,7 +182,8 @@ static oar_status read_whole(const oari_disk *disk, int fd, const char *what,
     char *read;
 
     if (disk->size(disk, fd, &size) != 0)
-        return oari_fail(OAR_E_SYSTEM, "look at %s", what);
+        return oari_fail(damage_or_system(), "look at %s%s", what,
+                         why_not_opened());
     if (size > MOST_INDEX_BYTES)
         return oari_fail(OAR_E_DATA, "%s has %lld bytes: too many", what,
                          (long long)size);
@@ -176,28 +199,76 @@ static oar_status read_whole(const oari_disk *disk, int fd, const char *what,
     return OAR_OK;
 }
 
+oar_status oari_ckpt_read_index_in(const oari_disk *disk, int generation,
+                                   const char *path, char **text, size_t *bytes)
+{
+    char what[300];
+    oar_status status;
+    int fd;
+
+    snprintf(what, sizeof what, "%.280s/" OARI_CKPT_INDEX, path);
+    fd = disk->open_file(disk, generation, OARI_CKPT_INDEX, OARI_DISK_READ);
+    if (fd < 0)
+        return oari_fail(damage_or_system(), "open %s%s", what,
+                         why_not_opened());
+    status = read_whole(disk, fd, what, text, bytes);
+    (void)disk->close(disk, fd);
+    return status;
+}
+
 oar_status oari_ckpt_read_index(const oari_disk *disk, int folder,
                                 const char *path, int64_t step, char **text,
                                 size_t *bytes)
 {
     char what[300], name[OARI_CKPT_STEP_NAME];
-    int generation, fd;
     oar_status status;
+    int generation;
 
     oari_ckpt_step_name(step, name);
-    snprintf(what, sizeof what, "%.200s/%s/" OARI_CKPT_INDEX, path, name);
+    snprintf(what, sizeof what, "%.200s/%s", path, name);
     OARI_TRY(open_generation(disk, folder, path, step, &generation));
-    fd = disk->open_file(disk, generation, OARI_CKPT_INDEX, OARI_DISK_READ);
-    if (fd < 0)
-        status = oari_fail(
-            errno == ENOENT || errno == ELOOP ? OAR_E_DATA : OAR_E_SYSTEM,
-            "open %s%s", what, errno == ENOENT ? ": it is missing" : "");
-    else {
-        status = read_whole(disk, fd, what, text, bytes);
-        (void)disk->close(disk, fd);
-    }
+    status = oari_ckpt_read_index_in(disk, generation, what, text, bytes);
     (void)disk->close(disk, generation);
     return status;
+}
+
+oar_status oari_ckpt_check_file(const oari_disk *disk, int generation,
+                                const char *what, const oari_ckpt_index_file *f)
+{
+    oar_status status = OAR_OK;
+    off_t bytes;
+    int fd = -1;
+
+    OARI_TRY(oari_ckpt_open_file(disk, generation, what, f->path,
+                                 OARI_DISK_READ, &fd));
+    if (disk->size(disk, fd, &bytes) != 0)
+        status = oari_fail(damage_or_system(), "%s: look at \"%s\"%s", what,
+                           f->path, why_not_opened());
+    else if ((uint64_t)bytes != f->bytes)
+        status =
+            oari_fail(OAR_E_DATA,
+                      "%s/%s has %lld bytes, not the %" PRIu64 " of its index",
+                      what, f->path, (long long)bytes, f->bytes);
+    (void)disk->close(disk, fd);
+    return status;
+}
+
+void oari_ckpt_age_text(const oari_disk *disk, int folder, int64_t step,
+                        char *text, size_t bytes)
+{
+    oari_ckpt_index index;
+    char *read, age[32];
+    size_t size;
+    int64_t seconds;
+
+    text[0] = '\0';
+    if (oari_ckpt_read_index(disk, folder, "", step, &read, &size) != OAR_OK ||
+        oari_ckpt_index_read(OARI_CKPT_INDEX, read, size, &index) != OAR_OK)
+        return;
+    seconds = (int64_t)time(NULL) - index.saved_unix_s;
+    oari_duration_text(seconds > 0 ? seconds * 1000000000 : 0, age, sizeof age);
+    snprintf(text, bytes, ", saved %s ago", age);
+    oari_ckpt_index_free(&index);
 }
 
 oar_status oari_ckpt_check_files(const oari_disk *disk, int folder,
@@ -206,8 +277,7 @@ oar_status oari_ckpt_check_files(const oari_disk *disk, int folder,
 {
     char what[300], name[OARI_CKPT_STEP_NAME];
     oar_status status = OAR_OK;
-    int generation, fd;
-    off_t bytes;
+    int generation;
 
     oari_ckpt_step_name(step, name);
     snprintf(what, sizeof what, "%.200s/%s", path, name);
@@ -215,22 +285,8 @@ oar_status oari_ckpt_check_files(const oari_disk *disk, int folder,
         return oari_fail(OAR_E_DATA, "%s is of step %" PRId64 " by its index",
                          what, index->step);
     OARI_TRY(open_generation(disk, folder, path, step, &generation));
-    for (int64_t i = 0; i < index->files && status == OAR_OK; i++) {
-        const oari_ckpt_index_file *f = &index->file[i];
-
-        status = oari_ckpt_open_file(disk, generation, what, f->path,
-                                     OARI_DISK_READ, &fd);
-        if (status != OAR_OK)
-            break;
-        if (disk->size(disk, fd, &bytes) != 0)
-            status = oari_fail(OAR_E_SYSTEM, "look at %s/%s", what, f->path);
-        else if ((uint64_t)bytes != f->bytes)
-            status = oari_fail(OAR_E_DATA,
-                               "%s/%s has %lld bytes, not the %" PRIu64
-                               " of its index",
-                               what, f->path, (long long)bytes, f->bytes);
-        (void)disk->close(disk, fd);
-    }
+    for (int64_t i = 0; i < index->files && status == OAR_OK; i++)
+        status = oari_ckpt_check_file(disk, generation, what, &index->file[i]);
     (void)disk->close(disk, generation);
     return status;
 }
@@ -241,16 +297,19 @@ static oar_status read_complete(const oari_disk *disk, int folder,
                                 const char *path, int64_t step, char **text,
                                 size_t *bytes)
 {
+    char what[300], name[OARI_CKPT_STEP_NAME];
     oari_ckpt_index index;
     oar_status status;
     char *copy;
 
+    oari_ckpt_step_name(step, name);
+    snprintf(what, sizeof what, "%.200s/%s/" OARI_CKPT_INDEX, path, name);
     OARI_TRY(oari_ckpt_read_index(disk, folder, path, step, text, bytes));
     copy = oari_alloc(*bytes + 1, 1);
     status = copy == NULL ? OAR_E_NOMEM : OAR_OK;
     if (status == OAR_OK) {
         memcpy(copy, *text, *bytes);
-        status = oari_ckpt_index_read(OARI_CKPT_INDEX, copy, *bytes, &index);
+        status = oari_ckpt_index_read(what, copy, *bytes, &index);
     }
     if (status == OAR_OK) {
         status = oari_ckpt_check_files(disk, folder, path, step, &index);
@@ -367,6 +426,18 @@ oar_status oari_ckpt_remove_parts(const oari_disk *disk, int folder,
 
 /* ---- looking ------------------------------------------------------------- */
 
+void oari_ckpt_describe(const oari_ckpt_index *index, oar_generation *g)
+{
+    g->step = index->step;
+    g->saved_unix_s = index->saved_unix_s;
+    g->ranks = index->ranks;
+    g->keep = index->keep;
+    snprintf(g->note, sizeof g->note, "%s", index->note);
+    g->bytes = 0;
+    for (int64_t i = 0; i < index->files; i++)
+        g->bytes += index->file[i].bytes;
+}
+
 static void describe_generation(const oari_disk *disk, int folder,
                                 const char *path, int64_t step,
                                 oar_generation *g)
@@ -382,11 +453,8 @@ static void describe_generation(const oari_disk *disk, int folder,
     if (status == OAR_OK)
         status = oari_ckpt_index_read(OARI_CKPT_INDEX, text, bytes, &index);
     if (status == OAR_OK) {
-        g->saved_unix_s = index.saved_unix_s;
-        g->ranks = index.ranks;
-        snprintf(g->note, sizeof g->note, "%s", index.note);
-        for (int64_t i = 0; i < index.files; i++)
-            g->bytes += index.file[i].bytes;
+        oari_ckpt_describe(&index, g);
+        g->step = step;
         status = oari_ckpt_check_files(disk, folder, path, step, &index);
         oari_ckpt_index_free(&index);
     }

@@ -170,13 +170,20 @@ void oari_ckpt_part_list_free(oari_ckpt_part_list *list)
 
 /* ---- writing ------------------------------------------------------------- */
 
+static int compare_in_section(const oari_ckpt_part *a, const oari_ckpt_part *b)
+{
+    int order = strcmp(a->tensor.name, b->tensor.name);
+
+    return order != 0 ? order : oari_ckpt_box_compare(&a->box, &b->box);
+}
+
 static int compare_parts(const void *left, const void *right)
 {
     const oari_ckpt_part *a = left, *b = right;
-    int order = oari_ckpt_name_compare(&a->tensor, &b->tensor);
+    int order = strcmp(a->tensor.section, b->tensor.section);
 
     if (order == 0)
-        order = oari_ckpt_box_compare(&a->box, &b->box);
+        order = compare_in_section(a, b);
     return order != 0 ? order : a->item < b->item ? -1 : a->item > b->item;
 }
 
@@ -310,6 +317,26 @@ oar_status oari_ckpt_part_list_seal(oari_ckpt_part_list *list)
     return OAR_OK;
 }
 
+static int by_part(const void *key, const void *element)
+{
+    const oari_ckpt_part *a = key, *b = element;
+    int order = oari_ckpt_name_compare(&a->tensor, &b->tensor);
+
+    return order != 0 ? order : oari_ckpt_box_compare(&a->box, &b->box);
+}
+
+const oari_ckpt_part *oari_ckpt_find_part(const oari_ckpt_part_list *list,
+                                          const oari_ckpt_tensor *tensor,
+                                          const oari_ckpt_box *box)
+{
+    oari_ckpt_part wanted = { .tensor = *tensor, .box = *box };
+
+    if (list->part.count == 0)
+        return NULL;
+    return bsearch(&wanted, list->part.data, (size_t)list->part.count,
+                   sizeof wanted, by_part);
+}
+
 /* ---- reading ------------------------------------------------------------- */
 
 /* Bytes that are read from the front. One that is not there is 0, and makes
@@ -420,15 +447,14 @@ static oar_status read_sections(reader *r, oari_ckpt_part_list *list,
             section[i] > (i == 0 ? 0 : least + 1))
             return refuse(i, "has a section number out of order");
         list->part.data[i].tensor.section = text[section[i]];
-        if (i > 0 &&
-            compare_parts(&list->part.data[i - 1], &list->part.data[i]) >= 0)
-            return refuse(i, "is not in order");
     }
     if (sections != (n == 0 ? 0 : section[n - 1] + 1))
         return oari_fail(OAR_E_DATA, "a list of parts: a section has no part");
     return OAR_OK;
 }
 
+/* The list grows only by parts that are right and in order, so that bytes that
+ * are not a list cannot ask for much memory. */
 static oar_status read_list(reader *r, oari_ckpt_part_list *list,
                             unsigned char **section)
 {
@@ -440,7 +466,7 @@ static oar_status read_list(reader *r, oari_ckpt_part_list *list,
                          "version %d",
                          (int)VERSION);
     entries = (int64_t)get_le(r, 4);
-    if (r->left < 0 || entries > r->left / ENTRY_BYTES)
+    if (r->left < 0 || entries > r->left / (ENTRY_BYTES + 1))
         return oari_fail(OAR_E_DATA,
                          "a list of parts: %lld entries in %lld "
                          "bytes",
@@ -453,6 +479,10 @@ static oar_status read_list(reader *r, oari_ckpt_part_list *list,
     for (int64_t i = 0; i < entries; i++) {
         OARI_TRY(oari_vec_reserve(&list->part, 1));
         OARI_TRY(read_part(r, i, &list->part.data[i], &(*section)[i]));
+        if (i > 0 && (*section)[i] == (*section)[i - 1] &&
+            compare_in_section(&list->part.data[i - 1], &list->part.data[i]) >=
+                0)
+            return refuse(i, "is not in order");
         list->part.count++;
     }
     return read_sections(r, list, *section);

@@ -49,8 +49,8 @@ oari_ckpt_string oari_ckpt_name_text(const oari_ckpt_tensor *tensor);
 typedef struct oari_ckpt_part {
     oari_ckpt_tensor tensor;
     oari_ckpt_box box;
-    int64_t item;  /* which call of oari_ckpt_part_list_add... made it, from 0;
-                      -1 in a list that was read */
+    int64_t item;  /* which call of oari_ckpt_part_list_add... made it: the
+                      list's `items` of then; -1 in a list that was read */
     int64_t first; /* where the box begins in the array of that call, which has
                       it row by row: an element */
 } oari_ckpt_part;
@@ -58,8 +58,8 @@ typedef struct oari_ckpt_part {
 /* A list of zeros is empty. Parts are added, then it is sealed. */
 typedef struct oari_ckpt_part_list {
     OARI_VEC(oari_ckpt_part) part; /* once sealed: in order */
-    int64_t items;
-    char *text; /* the names and sections, once sealed */
+    int64_t items; /* each call adds 1; the caller may skip numbers */
+    char *text;    /* the names and sections, once sealed */
     OARI_VEC(unsigned char) wire;
     uint64_t hash[2]; /* XXH3 of the wire's bytes */
 } oari_ckpt_part_list;
@@ -80,6 +80,12 @@ oar_status oari_ckpt_part_list_add_flat(oari_ckpt_part_list *list,
  * OAR_E_ARG if two calls added the same name. After a failure the list can only
  * be freed. */
 oar_status oari_ckpt_part_list_seal(oari_ckpt_part_list *list);
+
+/* Returns the part of a sealed list that is this box of this tensor, or NULL.
+ */
+const oari_ckpt_part *oari_ckpt_find_part(const oari_ckpt_part_list *list,
+                                          const oari_ckpt_tensor *tensor,
+                                          const oari_ckpt_box *box);
 
 /* Reads a list from the wire into an empty one: sealed, but without the wire's
  * bytes. Everything is checked; OAR_E_DATA. */

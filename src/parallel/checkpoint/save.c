@@ -3,6 +3,7 @@
  * succeeded everywhere, so that all leave at the same place.
  *
  *   plan    lists of arrays, and values; nothing is sent that has not changed
+ *   copy    only in the background, whose thread does the rest
  *   make    rank 0 makes the folder step-N.part-ID
  *   write   each rank its files, synced
  *   commit  rank 0 writes the index, syncs all folders, renames the folder to
@@ -13,51 +14,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <oarsong/collective.h>
-
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "file/new_file.h"
 #include "parallel/checkpoint/saving.h"
-
-/* ---- arrays -------------------------------------------------------------- */
-
-/* Finds each array's numbers in host memory, row by row, in the dtype that is
- * saved; copies those that do not lie so. */
-static oar_status find_arrays(oari_ckpt_saving *s)
-{
-    size_t items = (size_t)s->state->item.count;
-
-    s->copy = oari_alloc(items, sizeof *s->copy);
-    s->array = oari_alloc(items, sizeof *s->array);
-    if (s->copy == NULL || s->array == NULL)
-        return OAR_E_NOMEM;
-    for (size_t i = 0; i < items; i++) {
-        const oari_ckpt_item *item = &s->state->item.data[i];
-        oar_dtype dtype = oari_ckpt_saved_dtype(s, item);
-        size_t bytes =
-            (size_t)oar_tensor_count(item->tensor) * oar_dtype_size(dtype);
-
-        if (dtype == oar_tensor_dtype(item->tensor) &&
-            oar_tensor_is_contiguous(item->tensor) &&
-            oar_tensor_device(item->tensor).kind == OAR_CPU) {
-            s->array[i] = oar_tensor_const_data(item->tensor);
-            if (s->array[i] == NULL && bytes > 0)
-                return oari_fail(OAR_E_STATE,
-                                 "checkpoint: \"%.100s\" has no data",
-                                 item->name);
-            continue;
-        }
-        s->copy[i] = oari_alloc_aligned(64, bytes > 0 ? bytes : 1);
-        if (s->copy[i] == NULL)
-            return OAR_E_NOMEM;
-        OARI_TRY(oar_tensor_read(item->tensor, dtype, s->copy[i]));
-        s->array[i] = s->copy[i];
-    }
-    return OAR_OK;
-}
 
 /* ---- make ---------------------------------------------------------------- */
 
@@ -99,24 +60,23 @@ static oar_status make_sections(const oari_ckpt_saving *s)
     return OAR_OK;
 }
 
-/* Rank 0 makes the folder. */
-static oar_status make_part(oari_ckpt_saving *s)
+oar_status oari_ckpt_make_part(oari_ckpt_saving *s)
 {
     const oar_checkpoint *c = s->c;
-    char name[OARI_CKPT_STEP_NAME];
+    char name[OARI_CKPT_STEP_NAME], age[64];
     int there;
 
     oari_ckpt_step_name(s->step, name);
     there = c->disk->open_folder(c->disk, c->folder, name);
     if (there >= 0) {
         (void)c->disk->close(c->disk, there);
-        return oari_fail(OAR_E_STATE, "%s has step %" PRId64 " already",
-                         c->path, s->step);
+        oari_ckpt_age_text(c->disk, c->folder, s->step, age, sizeof age);
+        return oari_fail(OAR_E_STATE, "%s has step %" PRId64 " already%s",
+                         c->path, s->step, age);
     }
     if (errno != ENOENT)
         return oari_fail(OAR_E_SYSTEM, "look at %s/%s", c->path, name);
     OARI_TRY(check_space(s));
-    OARI_TRY(oari_random_id(s->id));
     snprintf(s->part_name, sizeof s->part_name, "%s.part-%s", name, s->id);
     if (c->disk->make_folder(c->disk, c->folder, s->part_name) != 0)
         return oari_fail(OAR_E_SYSTEM, "make %s/%s", c->path, s->part_name);
@@ -145,73 +105,43 @@ static oar_status open_part(oari_ckpt_saving *s)
 static oar_status make_generation(oari_ckpt_saving *s)
 {
     oar_checkpoint *c = s->c;
+    oar_status status;
 
-    OARI_TRY(oari_ckpt_agree(c, c->rank == 0 ? make_part(s) : OAR_OK));
+    oari_ckpt_slow_begin(c, oari_ckpt_slow_limits.sync_ms);
+    status = c->rank == 0 ? oari_ckpt_make_part(s) : OAR_OK;
+    oari_ckpt_slow_end(c);
+    OARI_TRY(oari_ckpt_agree(c, status));
     if (c->group == NULL)
         return OAR_OK;
-    OARI_TRY(oar_broadcast(c->group, oar_span_of(s->id, sizeof s->id, OAR_U8),
-                           0, NULL, NULL));
-    return oari_ckpt_agree(c, c->rank != 0 ? open_part(s) : OAR_OK);
+    oari_ckpt_slow_begin(c, oari_ckpt_slow_limits.sync_ms);
+    status = c->rank != 0 ? open_part(s) : OAR_OK;
+    oari_ckpt_slow_end(c);
+    return oari_ckpt_agree(c, status);
 }
 
-/* ---- the call ------------------------------------------------------------ */
+/* ---- phases -------------------------------------------------------------- */
 
-static void end_saving(oari_ckpt_saving *s)
+static double seconds_since(int64_t start_ns)
 {
-    const oar_checkpoint *c = s->c;
-
-    if (s->generation >= 0)
-        (void)c->disk->close(c->disk, s->generation);
-    for (int64_t i = 0; s->copy != NULL && i < s->state->item.count; i++)
-        oari_free(s->copy[i]);
-    for (int64_t i = 0; s->written != NULL && i < c->layout.file.count; i++)
-        oari_vec_free(&s->written[i].sum);
-    oari_free(s->written);
-    oari_free(s->copy);
-    oari_free(s->array);
-    oari_ckpt_values_free(&s->values);
-    oari_ckpt_part_list_free(&s->list);
+    return (double)(oari_now_ns() - start_ns) * 1e-9;
 }
 
-static oar_status write_phase(oari_ckpt_saving *s)
+static oar_status write_generation(oari_ckpt_saving *s)
 {
     oar_checkpoint *c = s->c;
+    int64_t start = oari_now_ns();
 
-    s->written = oari_alloc((size_t)c->layout.file.count, sizeof *s->written);
-    if (s->written == NULL)
-        return OAR_E_NOMEM;
-    return oari_ckpt_write_files(c, s->generation, s->id, s->step, &s->list,
-                                 s->array, s->written);
-}
-
-static oar_status run_phases(oari_ckpt_saving *s)
-{
-    oar_checkpoint *c = s->c;
-    int64_t start = oari_now_ns(), planned, written;
-
-    OARI_TRY(oari_ckpt_agree_plan(s));
-    OARI_TRY(oari_ckpt_agree(c, find_arrays(s)));
-    planned = oari_now_ns();
     OARI_TRY(make_generation(s));
-    OARI_TRY(oari_ckpt_agree(c, write_phase(s)));
+    OARI_TRY(oari_ckpt_agree(c, oari_ckpt_write_files(s)));
     OARI_TRY(oari_ckpt_agree(c, oari_ckpt_gather_written(s)));
-    written = oari_now_ns();
+    s->stats.write_s = seconds_since(start);
+    start = oari_now_ns();
     OARI_TRY(oari_ckpt_agree(c, c->rank == 0 ? oari_ckpt_commit(s) : OAR_OK));
-    c->stats = (oar_checkpoint_stats){
-        .size = sizeof c->stats,
-        .step = s->step,
-        .bytes = c->plan.load[c->rank],
-        .all_bytes = c->plan.bytes,
-        .plan_s = (double)(planned - start) * 1e-9,
-        .write_s = (double)(written - planned) * 1e-9,
-        .commit_s = (double)(oari_now_ns() - written) * 1e-9,
-        .total_s = (double)(oari_now_ns() - start) * 1e-9
-    };
+    s->stats.commit_s = seconds_since(start);
     return OAR_OK;
 }
 
-/* Removes what a save that failed has left, without hiding why it failed. */
-static void remove_part(const oari_ckpt_saving *s)
+void oari_ckpt_remove_part(const oari_ckpt_saving *s)
 {
     oar_error why = *oar_last_error();
 
@@ -221,6 +151,41 @@ static void remove_part(const oari_ckpt_saving *s)
                  oar_last_error_text());
     (void)oari_fail_with(&why);
 }
+
+oar_status oari_ckpt_run_phases(oari_ckpt_saving *s)
+{
+    oar_checkpoint *c = s->c;
+    oar_status status = write_generation(s);
+
+    if (status != OAR_OK)
+        oari_ckpt_remove_part(s);
+    if (s->generation >= 0)
+        (void)c->disk->close(c->disk, s->generation);
+    s->generation = -1;
+    if (status == OAR_OK && oari_ckpt_prune(c, NULL, NULL) != OAR_OK)
+        oari_log(OAR_LOG_WARN, "checkpoint: %s is not pruned: %s", c->path,
+                 oar_last_error_text());
+    s->stats.size = sizeof s->stats;
+    s->stats.step = s->step;
+    s->stats.total_s = seconds_since(s->start_ns);
+    return status;
+}
+
+void oari_ckpt_saving_free(oari_ckpt_saving *s)
+{
+    if (s == NULL)
+        return;
+    for (int64_t i = 0; s->written != NULL && i < s->c->layout.file.count; i++)
+        oari_vec_free(&s->written[i].sum);
+    oari_free(s->written);
+    oari_ckpt_free_arrays(s);
+    oari_ckpt_images_free(&s->images);
+    oari_ckpt_values_free(&s->values);
+    oari_ckpt_part_list_free(&s->list);
+    oari_free(s);
+}
+
+/* ---- the call ------------------------------------------------------------ */
 
 static oar_status check_save(const oar_checkpoint *c, const oar_state *state,
                              int64_t step, const oar_save_opts *opts)
@@ -241,31 +206,101 @@ static oar_status check_save(const oar_checkpoint *c, const oar_state *state,
     if (opts->has_dtype && !oari_dtype_is_float(opts->dtype))
         return oari_fail(OAR_E_DTYPE, "checkpoint_save: floats as %s",
                          oar_dtype_name(opts->dtype));
+    if (opts->lazy && !opts->background)
+        return oari_fail(OAR_E_ARG, "checkpoint_save: lazy is for saves in the "
+                                    "background");
     return OAR_OK;
 }
 
-oar_status oar_checkpoint_save(oar_checkpoint *checkpoint,
-                               const oar_state *state, int64_t step,
-                               const oar_save_opts *opts)
+/* Finds the arrays and makes the images of this rank's files. */
+static oar_status prepare_files(oari_ckpt_saving *s)
 {
-    oari_ckpt_saving s = {
-        .c = checkpoint, .state = state, .step = step, .generation = -1
-    };
+    oar_checkpoint *c = s->c;
+
+    OARI_TRY(oari_ckpt_add_kept(s->state, c->ranks, &s->values));
+    if (s->array == NULL)
+        OARI_TRY(oari_ckpt_find_arrays(s));
+    s->images.plan = &c->plan;
+    s->images.layout = &c->layout;
+    s->images.block_bytes = c->opts.block_bytes;
+    s->images.stream = s->opts.background;
+    OARI_TRY(oari_ckpt_images_make(&s->images,
+                                   &(oari_ckpt_image_label){ .id = s->id,
+                                                             .step = s->step,
+                                                             .rank = c->rank },
+                                   &s->list));
+    return s->opts.background ? oari_ckpt_background_prepare(s) : OAR_OK;
+}
+
+/* What all ranks do in the call. */
+static oar_status begin_saving(oari_ckpt_saving *s)
+{
+    oar_checkpoint *c = s->c;
+
+    OARI_TRY(oari_ckpt_agree_plan(s));
+    if (c->opts.check_replicas && c->ranks > 1)
+        OARI_TRY(oari_ckpt_check_replicas(s));
+    OARI_TRY(oari_ckpt_agree(c, prepare_files(s)));
+    if (s->opts.background)
+        OARI_TRY(oari_ckpt_background_group(c));
+    s->stats.plan_s = seconds_since(s->start_ns);
+    s->stats.bytes = c->plan.load[c->rank];
+    s->stats.all_bytes = c->plan.bytes;
+    return OAR_OK;
+}
+
+static oar_status run_saving(oari_ckpt_saving *s)
+{
+    oar_status status = begin_saving(s);
+
+    if (status == OAR_OK && s->opts.background) {
+        oari_ckpt_background_start(s);
+        return OAR_OK;
+    }
+    if (status == OAR_OK)
+        status = oari_ckpt_run_phases(s);
+    s->stats.stall_s = s->stats.total_s;
+    oari_ckpt_ended(s, status, 1);
+    oari_ckpt_saving_free(s);
+    return status;
+}
+
+oar_status oar_checkpoint_save_at(const char *file, int line,
+                                  oar_checkpoint *checkpoint,
+                                  const oar_state *state, int64_t step,
+                                  const oar_save_opts *opts)
+{
+    OARI_CALLED_FROM(file, line);
+    oari_ckpt_call call = { 0 };
+    oari_ckpt_saving *s;
+    oar_save_opts o;
     oar_status status;
 
     OARI_TRY(oari_ckpt_check(checkpoint, "checkpoint_save"));
-    OARI_TRY(oari_opts_read(&s.opts, sizeof s.opts, opts));
-    status = oari_ckpt_agree(checkpoint,
-                             check_save(checkpoint, state, step, &s.opts));
-    if (status != OAR_OK)
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    s = oari_alloc(1, sizeof *s);
+    status = s == NULL ? OAR_E_NOMEM : check_save(checkpoint, state, step, &o);
+    call.step = step;
+    call.options = oari_ckpt_options(&o);
+    call.busy = o.no_wait && oari_ckpt_is_busy(checkpoint);
+    if (s != NULL) {
+        s->start_ns = oari_now_ns();
+        s->c = checkpoint;
+        s->state = state;
+        s->step = step;
+        s->opts = o;
+        s->generation = -1;
+        s->site = oari_call_site_of(file, line);
+    }
+    status = oari_ckpt_agree_call(checkpoint, &call, status);
+    if (status == OAR_OK)
+        status = oari_ckpt_settle(checkpoint, 1);
+    if (status != OAR_OK) {
+        oari_free(s);
         return status;
-    status = run_phases(&s);
-    if (status != OAR_OK)
-        remove_part(&s);
-    end_saving(&s);
-    if (status == OAR_OK && checkpoint->rank == 0 &&
-        oari_ckpt_prune(checkpoint) != OAR_OK)
-        oari_log(OAR_LOG_WARN, "checkpoint: %s is not pruned: %s",
-                 checkpoint->path, oar_last_error_text());
-    return status;
+    }
+    memcpy(s->id, call.id, sizeof s->id);
+    if (o.note != NULL)
+        memcpy(s->note, o.note, strlen(o.note));
+    return run_saving(s);
 }

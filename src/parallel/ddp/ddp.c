@@ -64,23 +64,6 @@ static const oar_module_class ddp_class = {
 
 /* ---- wrapping ------------------------------------------------------------ */
 
-/* Lists the parameters that are trained, by index, each once, though the module
- * lists tied ones twice. Returns how many there are. */
-static int list_trained(const oar_module *module, int *index)
-{
-    int found = 0;
-
-    for (int i = 0; i < oar_module_params(module); i++) {
-        oar_tensor *p = oar_module_param(module, i);
-        int seen = !oar_tensor_requires_grad(p);
-        for (int j = 0; j < found && !seen; j++)
-            seen = oar_module_param(module, index[j]) == p;
-        if (!seen)
-            index[found++] = i;
-    }
-    return found;
-}
-
 /* The trained parameters of a module and their names. */
 typedef struct listing {
     int count;
@@ -98,6 +81,8 @@ static void drop_listing(listing *l)
     oari_free(l->text);
 }
 
+/* Lists the parameters that are trained, each once, though the module lists
+ * tied ones twice. */
 static oar_status list_params(const oar_module *module, listing *l)
 {
     size_t room = (size_t)oar_module_params(module) + 1;
@@ -109,11 +94,18 @@ static oar_status list_params(const oar_module *module, listing *l)
     if (l->index == NULL || l->param == NULL || l->name == NULL ||
         l->text == NULL)
         return OAR_E_NOMEM;
-    l->count = list_trained(module, l->index);
-    for (int i = 0; i < l->count; i++) {
-        l->param[i] = oar_module_param(module, l->index[i]);
-        OARI_TRY(oar_module_param_name(module, l->index[i], l->text[i], NAME));
-        l->name[i] = l->text[i];
+    for (int i = 0; i < oar_module_params(module); i++) {
+        oar_tensor *p = oar_module_param(module, i);
+        int n = l->count, seen = !oar_tensor_requires_grad(p);
+        for (int j = 0; j < n && !seen; j++)
+            seen = l->param[j] == p;
+        if (seen)
+            continue;
+        OARI_TRY(oar_module_param_name(module, i, l->text[n], NAME));
+        l->index[n] = i;
+        l->param[n] = p;
+        l->name[n] = l->text[n];
+        l->count++;
     }
     return OAR_OK;
 }

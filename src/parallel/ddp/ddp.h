@@ -65,9 +65,6 @@ oari_ddp *oari_ddp_of(const oar_module *module);
 oar_status oari_ddp_listen(oari_ddp *d, int params, oar_tensor *const *param,
                            const char *const *name);
 
-/* Returns the name of a parameter, by slot. */
-const char *oari_ddp_name(const oari_ddp *d, int slot);
-
 /* Frees what oari_ddp_listen made, also after its failure. */
 void oari_ddp_clear(oari_ddp *d);
 

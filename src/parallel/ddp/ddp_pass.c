@@ -40,18 +40,6 @@ static oar_status copy_in(oari_ddp_slot *s)
     return OAR_OK;
 }
 
-static oar_status copy_out(oari_ddp_slot *s)
-{
-    oar_tensor *grad = gradient_elsewhere(s);
-
-    s->copied = 0;
-    if (grad == NULL)
-        return OAR_OK;
-    OARI_TRY(oar_tensor_copy(grad, s->home));
-    s->owner->copied_bytes += bytes_of(grad);
-    return OAR_OK;
-}
-
 /* Gives this rank the gradient that only other ranks had. */
 static oar_status receive_gradient(oari_ddp_slot *s)
 {
@@ -170,28 +158,28 @@ void oari_ddp_begin(oari_ddp *d, const oar_tape *tape)
     d->tape = tape;
 }
 
-const char *oari_ddp_name(const oari_ddp *d, int slot)
-{
-    return d->reducer->slot[slot].name;
-}
-
 static oar_status take_means(oari_ddp *d)
 {
     d->unused = 0;
     for (int i = 0; i < d->slots; i++) {
         oari_ddp_slot *s = &d->slot[i];
+        oar_tensor *grad;
         if (oar_reducer_used(d->reducer, i))
             OARI_TRY(receive_gradient(s));
         else
             d->unused++;
-        OARI_TRY(copy_out(s));
+        s->copied = 0;
+        if ((grad = gradient_elsewhere(s)) == NULL)
+            continue;
+        OARI_TRY(oar_tensor_copy(grad, s->home));
+        d->copied_bytes += bytes_of(grad);
     }
     for (int i = 0; d->unused != 0 && !d->told && i < d->slots; i++)
         if (!oar_reducer_used(d->reducer, i))
             oari_log(OAR_LOG_WARN,
                      "ddp: no rank's loss depends on parameter %s: it gets no "
                      "gradient",
-                     oari_ddp_name(d, i));
+                     d->reducer->slot[i].name);
     d->told |= d->unused != 0;
     return OAR_OK;
 }

@@ -54,7 +54,7 @@ static oar_status find_difference(const oari_ddp *d)
         status = oari_fail(OAR_E_MISMATCH,
                            "the replicas have come apart: parameter %s of "
                            "rank %zu is not what it is on rank 0",
-                           oari_ddp_name(d, (int)(at % n)), at / n);
+                           d->reducer->slot[at % n].name, at / n);
     else if (status == OAR_OK)
         status = oari_fail(OAR_E_MISMATCH, "the replicas have come apart");
     oari_free(mine);

@@ -10,7 +10,11 @@
 #include "base/alloc.h"
 #include "base/status.h"
 
-enum { LINE = 400, NAME = 200 };
+enum {
+    LINE = 400,
+    NAME = 200,
+    FEW = 4 /* lines that need no memory from the heap */
+};
 
 static int tensors_of(const oar_module *module)
 {
@@ -138,16 +142,43 @@ static oar_status compare_lines(const oari_manifest *a, oar_group *group,
 oar_status oari_agree(const oari_manifest *manifest, oar_group *group)
 {
     int64_t lines = 1 + manifest->items;
-    char *theirs;
+    char few[FEW * LINE], *theirs;
     oar_status status;
 
     OARI_TRY(broadcast_bytes(group, 0, &lines, sizeof lines));
+    if (lines <= FEW)
+        return compare_lines(manifest, group, lines, few);
     theirs = oari_alloc((size_t)lines + 1, LINE);
     if (theirs == NULL)
         return OAR_E_NOMEM;
     status = compare_lines(manifest, group, lines, theirs);
     oari_free(theirs);
     return status;
+}
+
+oar_status oari_agree_on_status(oar_group *group, oar_status status,
+                                const char *call)
+{
+    enum { STATUSES = 64 };
+    oar_error why = *oar_last_error();
+    int ranks = oar_group_size(group), rank;
+    int worst = 0; /* the lowest rank counts most */
+    oar_status told;
+
+    if (status != OAR_OK)
+        worst = (ranks - oar_group_rank(group)) * STATUSES + (int)status;
+    told = oar_all_reduce(group, oar_span_of(&worst, 1, OAR_I32), OAR_MAX,
+                          OAR_OPTS(oar_call_opts, .label = call), NULL);
+    if (status != OAR_OK)
+        return oari_fail_with(&why);
+    if (told != OAR_OK || worst == 0)
+        return told;
+    rank = ranks - worst / STATUSES;
+    status = (oar_status)(worst % STATUSES);
+    return oari_about(rank, oari_fail(status,
+                                      "%s: rank %d could not make its part: "
+                                      "%s",
+                                      call, rank, oar_status_text(status)));
 }
 
 oar_status oari_agree_on_model(const oar_module *module, const char *options,
@@ -185,6 +216,7 @@ oar_status oari_broadcast_state(const oar_module *module, oar_group *group)
                          (long long)refused);
     for (int i = 0; i < tensors_of(module); i++) {
         OARI_TRY(oar_tensor_span(tensor_of(module, i), &span));
+        OARI_TRY(oar_tensor_touch(tensor_of(module, i)));
         OARI_TRY(oar_broadcast(group, span, 0, NULL, NULL));
     }
     return OAR_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/reducer/agreement.h: checks that all ranks have the same model or
- * the same arrays. */
+/* parallel/reducer/agreement.h: checks that all ranks have the same model, the
+ * same arrays or the same options, and that a call went well on all of them. */
 #ifndef OARI_PARALLEL_REDUCER_AGREEMENT_H
 #define OARI_PARALLEL_REDUCER_AGREEMENT_H
 
@@ -19,6 +19,13 @@ typedef struct oari_manifest {
 /* Compares a manifest with rank 0's. If any rank differs, all ranks return
  * OAR_E_MISMATCH with the first difference and the first rank that has it. */
 oar_status oari_agree(const oari_manifest *manifest, oar_group *group);
+
+/* Tells all ranks how this rank's part of a call went. Returns OAR_OK if every
+ * status was; else, on a rank that failed, its own error, and on the others the
+ * status of the lowest rank that failed, with a sentence that names it. call:
+ * for that sentence, such as "shards_create". */
+oar_status oari_agree_on_status(oar_group *group, oar_status status,
+                                const char *call);
 
 /* Compares the options, and the names, shapes and dtypes of parameters and
  * buffers, and which are frozen, as oari_agree does. */

@@ -36,7 +36,7 @@ void oari_buckets_set_limits(oar_reducer *r)
 
     if (o->bucket_bytes == 0) {
         for (int i = 0; i < r->arrays; i++)
-            part += oari_bytes_of(&r->slot[i].array);
+            part += oari_span_bytes(&r->slot[i].array);
         part /= DEFAULT_PARTS;
         if (part < DEFAULT_LEAST)
             part = DEFAULT_LEAST;
@@ -151,10 +151,9 @@ static oar_status alloc_bucket(oari_bucket *b, int index, int buckets)
 {
     oar_span *data = &b->is.data;
 
-    OARI_TRY(oar_storage_create(data->count * oar_dtype_size(data->dtype), 1,
-                                &b->storage));
+    OARI_TRY(oar_storage_create(oari_span_bytes(data), 1, &b->storage));
     *data = oar_span_of(oar_storage_data(b->storage), data->count, data->dtype);
-    memset(data->data, 0, data->count * oar_dtype_size(data->dtype));
+    memset(data->data, 0, oari_span_bytes(data));
     b->is.size = sizeof b->is;
     b->is.index = index;
     b->is.buckets = buckets;

@@ -104,25 +104,6 @@ static void add_scaled(float *to, const float *from, float factor, int64_t n)
         to[i] += factor * from[i];
 }
 
-/* P has r columns of n, one after the other. */
-static void times_q(const matrix *m, const float *data, int rank, float *p)
-{
-    for (int k = 0; k < rank; k++)
-        for (int64_t i = 0; i < m->rows; i++)
-            p[k * m->rows + i] =
-                dot(data + i * m->columns, m->q + k * m->columns, m->columns);
-}
-
-static void times_p(const matrix *m, const float *data, int rank,
-                    const float *p, float *q)
-{
-    memset(q, 0, (size_t)(rank * m->columns) * sizeof *q);
-    for (int64_t i = 0; i < m->rows; i++)
-        for (int k = 0; k < rank; k++)
-            add_scaled(q + k * m->columns, data + i * m->columns,
-                       p[k * m->rows + i], m->columns);
-}
-
 /* Gram-Schmidt. A column that depends on those before it becomes zero. */
 static void make_orthonormal(float *p, int64_t n, int rank)
 {
@@ -180,9 +161,10 @@ static float *data_of(const oar_bucket *b, int i)
     return (float *)b->data.data + b->at[i];
 }
 
+/* Computes P, the matrix times Q: its columns lie one after the other. */
 static void compute_p(power *p, const oar_bucket *b, message *k)
 {
-    float *thin = oar_storage_data(k->thin);
+    float *thin = oar_storage_data(k->thin), *data, *column;
 
     k->thin_count = 0;
     for (int i = 0; i < b->arrays; i++) {
@@ -191,7 +173,12 @@ static void compute_p(power *p, const oar_bucket *b, message *k)
             continue;
         if (m->lost != NULL)
             add_scaled(data_of(b, i), m->lost, 1, m->rows * m->columns);
-        times_q(m, data_of(b, i), p->rank, thin + k->thin_count);
+        data = data_of(b, i);
+        column = thin + k->thin_count;
+        for (int c = 0; c < p->rank; c++, column += m->rows)
+            for (int64_t r = 0; r < m->rows; r++)
+                column[r] = dot(data + r * m->columns, m->q + c * m->columns,
+                                m->columns);
         k->thin_count += thin_count(p, m, 0);
     }
 }
@@ -239,10 +226,12 @@ static oar_status start_power_sgd(void *arg, oar_group *group,
     return oar_batch_end(group, work);
 }
 
-/* Computes Q from the mean of P, which is kept for multiply_pq. */
+/* Computes Q, the matrix transposed times the mean of P, which is kept for
+ * multiply_pq. */
 static void compute_q(power *p, const oar_bucket *b, message *k, float *kept)
 {
-    float *thin = oar_storage_data(k->thin);
+    float *thin = oar_storage_data(k->thin), *q;
+    const float *data;
     size_t at = 0;
 
     memcpy(kept, thin, k->thin_count * sizeof *kept);
@@ -252,7 +241,13 @@ static void compute_q(power *p, const oar_bucket *b, message *k, float *kept)
         if (!is_thin(p, b, i))
             continue;
         make_orthonormal(kept + at, m->rows, p->rank);
-        times_p(m, data_of(b, i), p->rank, kept + at, thin + k->thin_count);
+        data = data_of(b, i);
+        q = thin + k->thin_count;
+        memset(q, 0, thin_count(p, m, 1) * sizeof *q);
+        for (int64_t r = 0; r < m->rows; r++)
+            for (int c = 0; c < p->rank; c++)
+                add_scaled(q + c * m->columns, data + r * m->columns,
+                           kept[at + (size_t)(c * m->rows + r)], m->columns);
         at += thin_count(p, m, 0);
         k->thin_count += thin_count(p, m, 1);
     }

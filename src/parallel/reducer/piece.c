@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "parallel/reducer/reducer.h"
 
@@ -33,7 +34,7 @@ static oar_status open_bucket(oar_reducer *r, oari_bucket *b)
                    r->owner.absent(r->owner.arg, array, &status);
         OARI_TRY(status);
         if (!s->given && place.count != 0)
-            memset(place.data, 0, oari_bytes_of(&place));
+            memset(place.data, 0, oari_span_bytes(&place));
     }
     return OAR_OK;
 }
@@ -113,7 +114,7 @@ static oar_status begin_piece(oar_reducer *r, int now)
     OARI_TRY(post_piece(r, b, p, now));
     b->begun++;
     r->begun += b->begun == b->pieces;
-    r->stats.reduced_bytes += oari_bytes_of(&data);
+    r->stats.reduced_bytes += oari_span_bytes(&data);
     if (p->work != NULL)
         return oar_work_then(p->work, note_done, p);
     note_done(p, OAR_OK);

@@ -61,8 +61,8 @@ oar_status oar_reducer_ready_at(const char *file, int line,
     s = &reducer->slot[array];
     if (s->array.data != NULL) {
         place = oari_bucket_place(reducer, array);
-        memcpy(place.data, s->array.data, oari_bytes_of(&place));
-        reducer->stats.copied_bytes += oari_bytes_of(&place);
+        memcpy(place.data, s->array.data, oari_span_bytes(&place));
+        reducer->stats.copied_bytes += oari_span_bytes(&place);
     }
     s->ready = s->given = 1;
     reducer->came[reducer->ready++] = array;
@@ -80,17 +80,6 @@ oar_status oari_reducer_part_ready(oar_reducer *r, int array, size_t elements)
     begin_pass(r);
     b->told = elements < s->array.count ? elements : b->is.data.count;
     return oari_pieces_begin(r);
-}
-
-static void copy_out(oar_reducer *r)
-{
-    for (int i = 0; i < r->arrays; i++) {
-        oar_span place = oari_bucket_place(r, i);
-        if (r->slot[i].array.data == NULL || place.count == 0)
-            continue;
-        memcpy(r->slot[i].array.data, place.data, oari_bytes_of(&place));
-        r->stats.copied_bytes += oari_bytes_of(&place);
-    }
 }
 
 /* Waits for a work and releases it; keeps the last error as it is. */
@@ -124,33 +113,6 @@ void oari_reducer_reset(oar_reducer *r)
 
 /* ---- after the first pass ------------------------------------------------ */
 
-/* Takes rank 0's order; arrays that were not ready go to the end. */
-static oar_status agree_on_order(oar_reducer *r)
-{
-    int n = r->ready;
-
-    for (int i = r->arrays - 1; i >= 0; i--)
-        if (!r->slot[i].ready)
-            r->came[n++] = i;
-    return oar_broadcast(
-        r->group, oar_span_of(r->came, (size_t)r->arrays, OAR_I32), 0,
-        OAR_OPTS(oar_call_opts, .label = "order of gradients"), NULL);
-}
-
-static void move_numbers(const oar_reducer *r, const oari_reducer_array *from,
-                         const oari_bucket *old)
-{
-    for (int i = 0; i < r->arrays; i++) {
-        const oar_span *data = &old[from[i].bucket].is.data;
-        oar_span to = oari_bucket_place(r, i);
-        if (to.count != 0)
-            memcpy(to.data,
-                   (unsigned char *)data->data +
-                       from[i].at * oar_dtype_size(data->dtype),
-                   oari_bytes_of(&to));
-    }
-}
-
 static oar_status rebuild_buckets(oar_reducer *r, oari_reducer_array *before)
 {
     oari_bucket *old = NULL;
@@ -166,7 +128,15 @@ static oar_status rebuild_buckets(oar_reducer *r, oari_reducer_array *before)
     }
     if (r->hook.forget != NULL)
         r->hook.forget(r->hook.arg, 0);
-    move_numbers(r, before, old);
+    for (int i = 0; i < r->arrays; i++) {
+        const oar_span *data = &old[before[i].bucket].is.data;
+        oar_span to = oari_bucket_place(r, i);
+        if (to.count != 0)
+            memcpy(to.data,
+                   (unsigned char *)data->data +
+                       before[i].at * oar_dtype_size(data->dtype),
+                   oari_span_bytes(&to));
+    }
     if (r->owner.moved != NULL)
         status = r->owner.moved(r->owner.arg);
     oari_buckets_drop(old, olds);
@@ -176,6 +146,7 @@ static oar_status rebuild_buckets(oar_reducer *r, oari_reducer_array *before)
 static oar_status learn_from_first(oar_reducer *r)
 {
     oari_reducer_array *before;
+    int n = r->ready;
     oar_status status;
 
     for (int i = 0; r->opts.static_graph && i < r->arrays; i++) {
@@ -188,7 +159,13 @@ static oar_status learn_from_first(oar_reducer *r)
     before = oari_alloc((size_t)r->arrays + 1, sizeof *before);
     if (before == NULL)
         return OAR_E_NOMEM;
-    status = agree_on_order(r);
+    for (int i = r->arrays - 1; i >= 0; i--)
+        if (!r->slot[i].ready) /* goes to the end */
+            r->came[n++] = i;
+    /* rank 0's order counts */
+    status = oar_broadcast(
+        r->group, oar_span_of(r->came, (size_t)r->arrays, OAR_I32), 0,
+        OAR_OPTS(oar_call_opts, .label = "order of gradients"), NULL);
     oari_reducer_reset(r);
     if (status == OAR_OK)
         status = rebuild_buckets(r, before);
@@ -206,7 +183,13 @@ static oar_status end_pass(oar_reducer *r, int64_t since)
     if (r->stats.exposed_s > r->stats.communication_s)
         r->stats.exposed_s = r->stats.communication_s;
     oari_flags_read(r);
-    copy_out(r);
+    for (int i = 0; i < r->arrays; i++) {
+        oar_span place = oari_bucket_place(r, i);
+        if (r->slot[i].array.data == NULL || place.count == 0)
+            continue;
+        memcpy(r->slot[i].array.data, place.data, oari_span_bytes(&place));
+        r->stats.copied_bytes += oari_span_bytes(&place);
+    }
     if (r->passes++ == 0)
         return learn_from_first(r);
     return OAR_OK;

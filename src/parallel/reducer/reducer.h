@@ -53,11 +53,6 @@ static inline oar_reduce_op oari_bucket_op(const oar_bucket *bucket)
     return bucket->weighted ? OAR_WEIGHTED_MEAN : OAR_AVG;
 }
 
-static inline size_t oari_bytes_of(const oar_span *span)
-{
-    return span->count * oar_dtype_size(span->dtype);
-}
-
 /* Callbacks of the object that uses a reducer. All may be NULL. */
 typedef struct oari_reducer_owner {
     void *arg;

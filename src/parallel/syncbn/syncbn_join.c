@@ -109,7 +109,7 @@ static oar_status norm_nothing(oar_module *layer, int64_t channels)
     if (some == NULL)
         some = oar_module_buffer(layer, 0);
     shape.ndim = 2 + oar_batch_norm_dims(layer);
-    x = oar_zeros(NULL, some != NULL ? oar_tensor_dtype(some) : OAR_F32, shape);
+    x = oar_empty(NULL, some != NULL ? oar_tensor_dtype(some) : OAR_F32, shape);
     oar_module_train(layer, 1);
     if (x != NULL)
         y = oar_forward(NULL, layer, x);

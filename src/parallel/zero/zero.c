@@ -3,9 +3,9 @@
  *
  * A slice may begin or end in the middle of a parameter. The part of a
  * parameter in the slice is a shard: a flat tensor over the parameter's own
- * memory, whose gradient is a view of the bucket. After the step the slices of
- * all ranks are gathered in memory laid out like the bucket, and copied to the
- * parameters.
+ * memory, whose gradient is a view of the bucket. The parameters of a bucket
+ * are moved to one storage, in which they lie as their gradients lie in the
+ * bucket: after the step the slices of all ranks are gathered there, in place.
  */
 #include <oarsong/zero.h>
 
@@ -29,10 +29,66 @@ struct oar_zero {
     oari_ddp *ddp;
     int shards;
     shard *shard;
-    oar_storage **wire; /* by bucket: parameters as the gradients lie there */
+    oar_storage **home; /* by bucket: its parameters */
     oar_work **work;    /* by bucket */
     oar_optim *optim;
 };
+
+/* ---- parameters ---------------------------------------------------------- */
+
+/* Two parameters over one memory would be torn apart. */
+static oar_status check_memory(const oar_zero *z)
+{
+    const oari_ddp *d = z->ddp;
+
+    for (int i = 0; i < d->reducer->arrays; i++)
+        for (int k = 0; k < i; k++)
+            if (oar_tensor_storage(d->slot[i].param) ==
+                oar_tensor_storage(d->slot[k].param))
+                return oari_fail(OAR_E_UNSUPPORTED,
+                                 "zero_create: the parameters \"%s\" and "
+                                 "\"%s\" are views of one memory",
+                                 d->reducer->slot[k].name,
+                                 d->reducer->slot[i].name);
+    return OAR_OK;
+}
+
+/* Moves a parameter to its place; its gradient stays in the bucket. */
+static oar_status move_param(oar_zero *z, int array)
+{
+    const oari_reducer_array *s = &z->ddp->reducer->slot[array];
+    oar_tensor *param = z->ddp->slot[array].param;
+    oar_tensor *grad = z->ddp->slot[array].home;
+    int written = oar_tensor_grad(param) == grad;
+    oar_tensor *to =
+        oar_view_of(NULL, z->home[s->bucket], (int64_t)s->at,
+                    oar_tensor_dtype(param), oar_tensor_shape(param));
+    oar_status status =
+        to != NULL ? oar_tensor_copy(to, param) : oar_last_error()->status;
+
+    oar_tensor_release(to);
+    OARI_TRY(status);
+    OARI_TRY(oar_tensor_rebase(param, z->home[s->bucket], (int64_t)s->at,
+                               oar_tensor_dtype(param)));
+    OARI_TRY(oar_tensor_bind_grad(param, grad));
+    return written ? oar_tensor_mark_grad(param) : OAR_OK;
+}
+
+static oar_status move_params(oar_zero *z)
+{
+    const oar_reducer *r = z->ddp->reducer;
+
+    OARI_TRY(check_memory(z));
+    for (int b = 0; b < r->buckets; b++) {
+        size_t bytes = oar_storage_bytes(r->bucket[b].storage);
+
+        OARI_TRY(oar_storage_create(bytes, 1, &z->home[b]));
+        memset(oar_storage_data(z->home[b]), 0, bytes); /* gaps travel, too */
+    }
+    for (int i = 0; i < r->arrays; i++)
+        OARI_TRY(move_param(z, i));
+    return OAR_OK;
+}
 
 /* ---- shards -------------------------------------------------------------- */
 
@@ -42,15 +98,11 @@ static oar_status make_views(const oar_zero *z, shard *p)
     oar_tensor *param = z->ddp->slot[p->array].param;
     oar_dtype dtype = oar_tensor_dtype(param);
     oar_shape shape = OAR_SHAPE((int64_t)p->count);
-    const unsigned char *base =
-        oar_storage_const_data(oar_tensor_storage(param));
-    const unsigned char *data = oar_tensor_const_data(param);
-    int64_t offset = (data - base) / (int64_t)oar_dtype_size(dtype);
+    int bucket = r->slot[p->array].bucket;
 
-    p->param = oar_view_of(NULL, oar_tensor_storage(param),
-                           offset + (int64_t)p->first, dtype, shape);
-    p->grad = oar_view_of(NULL, r->bucket[r->slot[p->array].bucket].storage,
-                          (int64_t)p->at, dtype, shape);
+    p->param = oar_view_of(NULL, z->home[bucket], (int64_t)p->at, dtype, shape);
+    p->grad = oar_view_of(NULL, r->bucket[bucket].storage, (int64_t)p->at,
+                          dtype, shape);
     if (p->param == NULL || p->grad == NULL)
         return oar_last_error()->status;
     OARI_TRY(oar_tensor_require_grad(p->param, 1));
@@ -104,15 +156,13 @@ static oar_status build_zero(oar_zero *z, oar_zero_make_fn make, void *arg)
     size_t buckets = (size_t)r->buckets + 1;
 
     z->shard = oari_alloc((size_t)r->arrays + 1, sizeof *z->shard);
-    z->wire = oari_alloc(buckets, sizeof(oar_storage *));
+    z->home = oari_alloc(buckets, sizeof(oar_storage *));
     z->work = oari_alloc(buckets, sizeof(oar_work *));
-    if (z->shard == NULL || z->wire == NULL || z->work == NULL)
+    if (z->shard == NULL || z->home == NULL || z->work == NULL)
         return OAR_E_NOMEM;
+    OARI_TRY(move_params(z));
     for (int i = 0; i < r->arrays; i++)
         OARI_TRY(make_shard(z, i));
-    for (int b = 0; b < r->buckets; b++)
-        OARI_TRY(oar_storage_create(oar_storage_bytes(r->bucket[b].storage), 1,
-                                    &z->wire[b]));
     return make_optim(z, make, arg);
 }
 
@@ -153,10 +203,10 @@ void oar_zero_destroy(oar_zero *zero)
         oar_tensor_release(zero->shard[i].param);
         oar_tensor_release(zero->shard[i].grad);
     }
-    for (int b = 0; zero->wire != NULL && b < zero->ddp->reducer->buckets; b++)
-        oar_storage_release(zero->wire[b]);
+    for (int b = 0; zero->home != NULL && b < zero->ddp->reducer->buckets; b++)
+        oar_storage_release(zero->home[b]);
     oari_free(zero->shard);
-    oari_free(zero->wire);
+    oari_free(zero->home);
     oari_free(zero->work);
     oar_module_release(zero->wrapped);
     oari_free(zero);
@@ -178,25 +228,14 @@ static oar_status mark_shards(oar_zero *z)
     return OAR_OK;
 }
 
-static void pack_shards(const oar_zero *z)
-{
-    for (int i = 0; i < z->shards; i++) {
-        const shard *p = &z->shard[i];
-        size_t size = oar_dtype_size(oar_tensor_dtype(p->param));
-        int bucket = z->ddp->reducer->slot[p->array].bucket;
-        memcpy((unsigned char *)oar_storage_data(z->wire[bucket]) +
-                   p->at * size,
-               oar_tensor_const_data(p->param), p->count * size);
-    }
-}
-
-static oar_span wire_span(const oar_zero *z, oar_span span, int bucket)
+/* Returns where the parameters of a span of gradients lie. */
+static oar_span home_span(const oar_zero *z, oar_span span, int bucket)
 {
     const oar_span *data = &z->ddp->reducer->bucket[bucket].is.data;
     size_t at =
         (size_t)((unsigned char *)span.data - (unsigned char *)data->data);
 
-    span.data = (unsigned char *)oar_storage_data(z->wire[bucket]) + at;
+    span.data = (unsigned char *)oar_storage_data(z->home[bucket]) + at;
     return span;
 }
 
@@ -208,8 +247,8 @@ static oar_status gather_params(oar_zero *z)
 
     while (begun < r->buckets && status == OAR_OK) {
         oar_span mine = oari_bucket_slice(r, begun, oar_group_rank(r->group));
-        status = oar_all_gather(r->group, wire_span(z, mine, begun),
-                                wire_span(z, r->bucket[begun].is.data, begun),
+        status = oar_all_gather(r->group, home_span(z, mine, begun),
+                                home_span(z, r->bucket[begun].is.data, begun),
                                 OAR_OPTS(oar_call_opts, .label = "parameters"),
                                 &z->work[begun]);
         begun += status == OAR_OK;
@@ -220,24 +259,6 @@ static oar_status gather_params(oar_zero *z)
     return status != OAR_OK ? status : waited;
 }
 
-/* Copies by oar_tensor_copy, so that the tape sees that a parameter changed. */
-static oar_status unpack_params(const oar_zero *z)
-{
-    const oar_reducer *r = z->ddp->reducer;
-
-    for (int i = 0; i < r->arrays; i++) {
-        oar_tensor *param = z->ddp->slot[i].param;
-        oar_tensor *from = oar_view_of(
-            NULL, z->wire[r->slot[i].bucket], (int64_t)r->slot[i].at,
-            oar_tensor_dtype(param), oar_tensor_shape(param));
-        oar_status status = from != NULL ? oar_tensor_copy(param, from)
-                                         : oar_last_error()->status;
-        oar_tensor_release(from);
-        OARI_TRY(status);
-    }
-    return OAR_OK;
-}
-
 oar_status oar_zero_step_at(const char *file, int line, oar_zero *zero)
 {
     OARI_CALLED_FROM(file, line);
@@ -245,9 +266,10 @@ oar_status oar_zero_step_at(const char *file, int line, oar_zero *zero)
         return oari_fail(OAR_E_ARG, "zero_step without an optimizer");
     OARI_TRY(mark_shards(zero));
     OARI_TRY(oar_optim_step(zero->optim));
-    pack_shards(zero);
     OARI_TRY(gather_params(zero));
-    return unpack_params(zero);
+    for (int i = 0; i < zero->ddp->reducer->arrays; i++)
+        OARI_TRY(oar_tensor_touch(zero->ddp->slot[i].param));
+    return OAR_OK;
 }
 
 void oar_zero_zero_grad(oar_zero *zero)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* accumulate: what gradients are made of: sums, products and multiples, stored
- * or added to what is there. */
+/* accumulate: multiples of an array, stored or added to what is there. */
 #include "tensor/cpu/dispatch.h"
 #include "tensor/cpu/kernels.h"
 #include "tensor/cpu/walk.h"
@@ -10,44 +9,6 @@ typedef struct job {
     int add;
     double factor;
 } job;
-
-OARI_TARGET_CLONES static void add_row(const oari_walk_row *row, void *arg)
-{
-    const job *j = arg;
-
-    OARI_BY_NUMBER(j->dtype, {
-        if (j->add)
-            OARI_FLAT3(row, T, T, T, *Y = (T)((W)*Y + (W)A + (W)B));
-        else
-            OARI_FLAT3(row, T, T, T, *Y = (T)((W)A + (W)B));
-    })
-}
-
-void oari_add(const oari_array *to, int add, const oari_array *a,
-              const oari_array *b)
-{
-    oari_walk_flat(to->at.shape, 3, (const oari_array *[]){ to, a, b }, add,
-                   add_row, &(job){ oari_row_dtype(to->dtype), add, 1 });
-}
-
-OARI_TARGET_CLONES static void mul_row(const oari_walk_row *row, void *arg)
-{
-    const job *j = arg;
-
-    OARI_BY_NUMBER(j->dtype, {
-        if (j->add)
-            OARI_FLAT3(row, T, T, T, *Y = (T)((W)*Y + (W)A * (W)B));
-        else
-            OARI_FLAT3(row, T, T, T, *Y = (T)((W)A * (W)B));
-    })
-}
-
-void oari_mul(const oari_array *to, int add, const oari_array *a,
-              const oari_array *b)
-{
-    oari_walk_flat(to->at.shape, 3, (const oari_array *[]){ to, a, b }, add,
-                   mul_row, &(job){ oari_row_dtype(to->dtype), add, 1 });
-}
 
 /* Integers: factor is a whole number. */
 OARI_TARGET_CLONES static void scale_row(const oari_walk_row *row, void *arg)

@@ -31,12 +31,11 @@ oari_unary_saves oari_unary_saved(oari_unary_kind kind);
 int oari_unary_on_integers(oari_unary_kind kind);
 void oari_unary(oari_unary_kind kind, const oari_array *to,
                 const oari_array *a);
-/* Set `to` to the function of x, and x to its slope there, in one pass. The
- * first returns whether that is quicker than two passes for a kind and dtype
- * and gives the same bits. Both arrays are row-major. */
-int oari_unary_splits(oari_unary_kind kind, oar_dtype dtype);
-void oari_unary_split(oari_unary_kind kind, const oari_array *to,
-                      const oari_array *x);
+/* Sets `to` to the function of x, and x to its slope there, in one pass.
+ * Returns 0, and does nothing, if for this kind and dtype that is no quicker
+ * than two passes or gives other bits. Both arrays are row-major. */
+int oari_unary_split(oari_unary_kind kind, const oari_array *to,
+                     const oari_array *x);
 
 /* to (+)= grad times the slope. saved is grad where nothing was saved. */
 void oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
@@ -64,9 +63,11 @@ void oari_binary_back(oari_binary_kind kind, int side, const oari_array *to,
                       int add, const oari_array *grad, const oari_array *a,
                       const oari_array *b);
 
-/* Return whether an integer array has an element that is zero, or negative. */
-int oari_has_zero(const oari_array *a);
-int oari_has_negative(const oari_array *a);
+/* Returns whether an integer array has elements that are zero or negative. */
+typedef struct oari_signs {
+    int zero, negative;
+} oari_signs;
+oari_signs oari_signs_of(const oari_array *a);
 
 /* base to a power, wrapping. */
 static inline uint64_t oari_whole_power(uint64_t base, uint64_t exponent)
@@ -91,7 +92,7 @@ typedef enum oari_scalar_kind {
 
 void oari_scalar(oari_scalar_kind kind, const oari_array *to,
                  const oari_array *a, const double *number);
-/* saved is the input. */
+/* saved is the input. Not of OARI_SHIFT, whose slope is 1. */
 void oari_scalar_back(oari_scalar_kind kind, const oari_array *to, int add,
                       const oari_array *grad, const oari_array *saved,
                       const double *number);

@@ -135,7 +135,7 @@ void oari_binary_back(oari_binary_kind kind, int side, const oari_array *to,
 
 typedef struct search {
     oar_dtype dtype;
-    int zero, negative;
+    oari_signs found;
 } search;
 
 static void search_row(const oari_walk_row *row, void *arg)
@@ -145,26 +145,17 @@ static void search_row(const oari_walk_row *row, void *arg)
     OARI_BY_INTEGER(s->dtype, {
         const T *a = row->data[0];
         for (int64_t i = 0; i < row->count; i++) {
-            s->zero |= a[i * row->stride[0]] == 0;
-            s->negative |= (int64_t)a[i * row->stride[0]] < 0 && (T)-1 < 1;
+            s->found.zero |= a[i * row->stride[0]] == 0;
+            s->found.negative |=
+                (int64_t)a[i * row->stride[0]] < 0 && (T)-1 < 1;
         }
     })
 }
 
-static search search_array(const oari_array *a)
+oari_signs oari_signs_of(const oari_array *a)
 {
     search s = { .dtype = a->dtype };
 
     oari_walk(a->at.shape, 1, &a, search_row, &s);
-    return s;
-}
-
-int oari_has_zero(const oari_array *a)
-{
-    return search_array(a).zero;
-}
-
-int oari_has_negative(const oari_array *a)
-{
-    return search_array(a).negative;
+    return s.found;
 }

@@ -16,34 +16,26 @@ static int64_t index_at(const oari_array *index, int64_t i)
     return number[i * index->at.stride[0]];
 }
 
-/* Both row-major. */
-static void select_plain(const oari_array *to, const oari_array *a, int dim,
-                         const oari_array *index)
-{
-    oari_around s = oari_shape_around(a->at.shape, dim);
-    int64_t picks = to->at.shape.dim[dim];
-    size_t bytes = (size_t)s.after * oar_dtype_size(a->dtype);
-    const char *from = oari_array_data(a);
-    char *y = oari_array_data(to);
-
-    for (int64_t b = 0; b < s.before; b++)
-        for (int64_t i = 0; i < picks; i++, y += bytes)
-            memcpy(y, from + (size_t)(b * s.at + index_at(index, i)) * bytes,
-                   bytes);
-}
-
 void oari_index_select(const oari_array *to, const oari_array *a, int dim,
                        const oari_array *index)
 {
+    oari_around s = oari_shape_around(a->at.shape, dim);
+    size_t bytes = (size_t)s.after * oar_dtype_size(a->dtype);
+    int64_t picks = to->at.shape.dim[dim];
+    const char *x = oari_array_data(a);
+    char *y = oari_array_data(to);
     oari_array part = *to, from = *a;
 
     if (oari_shape_count(to->at.shape) == 0)
         return;
     if (oari_layout_is_rows(&a->at)) {
-        select_plain(to, a, dim, index);
+        for (int64_t b = 0; b < s.before; b++)
+            for (int64_t i = 0; i < picks; i++, y += bytes)
+                memcpy(y, x + (size_t)(b * s.at + index_at(index, i)) * bytes,
+                       bytes);
         return;
     }
-    for (int64_t i = 0; i < to->at.shape.dim[dim]; i++) {
+    for (int64_t i = 0; i < picks; i++) {
         part.at = oari_layout_narrow(to->at, dim, i, 1);
         from.at = oari_layout_narrow(a->at, dim, index_at(index, i), 1);
         oari_copy(&part, &from);

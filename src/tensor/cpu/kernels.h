@@ -16,19 +16,14 @@
 void oari_copy(const oari_array *to, const oari_array *from);
 void oari_fill(const oari_array *to, double value);
 
-/* ---- random.c: row-major `to` -------------------------------------------- */
+/* ---- random.c: numbers first .. first+count-1 of the row of a seed ------- */
 
-void oari_fill_uniform(const oari_array *to, uint64_t seed, double low,
-                       double high);
-void oari_fill_normal(const oari_array *to, uint64_t seed, double mean,
-                      double deviation);
+void oari_fill_uniform(void *to, oar_dtype dtype, int64_t first, int64_t count,
+                       uint64_t seed, double low, double high);
+void oari_fill_normal(void *to, oar_dtype dtype, int64_t first, int64_t count,
+                      uint64_t seed, double mean, double deviation);
 
-/* ---- accumulate.c: inputs broadcast to `to` ------------------------------ */
-
-void oari_add(const oari_array *to, int add, const oari_array *a,
-              const oari_array *b);
-void oari_mul(const oari_array *to, int add, const oari_array *a,
-              const oari_array *b);
+/* ---- accumulate.c: the input broadcasts to `to` -------------------------- */
 
 /* to (+)= factor * a; for integers a whole factor. `to` may be a. */
 void oari_scale(const oari_array *to, int add, const oari_array *a,

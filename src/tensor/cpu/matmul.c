@@ -58,27 +58,6 @@ static oar_status make_side(oari_pool *pool, const oari_array *a, side *s)
     return OAR_OK;
 }
 
-static oar_status check_sizes(const oari_array *a, const oari_array *b)
-{
-    if (a->at.shape.dim[0] <= INT_MAX && a->at.shape.dim[1] <= INT_MAX &&
-        b->at.shape.dim[1] <= INT_MAX)
-        return OAR_OK;
-    return oari_fail(
-        OAR_E_UNSUPPORTED, "matmul of %s and %s: CBLAS counts in 32 bits",
-        oari_shape_text(a->at.shape).text, oari_shape_text(b->at.shape).text);
-}
-
-/* Rows of a that are given to CBLAS at once. It packs them all, k numbers each,
- * into memory of its own: no need for that to grow with the batch. */
-static int64_t piece_rows(const side *a, int64_t m, int64_t k)
-{
-    int64_t rows = k > 0 ? PIECE / k : m;
-
-    if (rows < LEAST_ROWS)
-        rows = LEAST_ROWS;
-    return a->trans == CblasNoTrans && rows < m ? rows : m;
-}
-
 static void multiply_rows(const oari_array *to, int add, const side *a,
                           const side *b, int64_t k, int64_t first, int64_t rows)
 {
@@ -96,11 +75,17 @@ static void multiply_rows(const oari_array *to, int add, const side *a,
                     lda, b->data, ldb, add ? 1.0 : 0.0, c, n);
 }
 
+/* CBLAS packs all rows of a that it is given, k numbers each, into memory of
+ * its own. It gets them in parts: no need for that to grow with the batch. */
 static void multiply_sides(const oari_array *to, int add, const side *a,
                            const side *b, int64_t k)
 {
-    int64_t m = to->at.shape.dim[0], rows = piece_rows(a, m, k);
+    int64_t m = to->at.shape.dim[0], rows = PIECE / k;
 
+    if (rows < LEAST_ROWS)
+        rows = LEAST_ROWS;
+    if (a->trans != CblasNoTrans || rows > m)
+        rows = m;
     oari_blas_enter();
     for (int64_t i = 0; i < m; i += rows)
         multiply_rows(to, add, a, b, k, i, m - i < rows ? m - i : rows);
@@ -115,7 +100,12 @@ static oar_status multiply_pair(oari_pool *pool, const oari_array *to, int add,
     side left = { 0 }, right = { 0 };
     oar_status status;
 
-    OARI_TRY(check_sizes(a, b));
+    if (a->at.shape.dim[0] > INT_MAX || k > INT_MAX ||
+        b->at.shape.dim[1] > INT_MAX)
+        return oari_fail(OAR_E_UNSUPPORTED,
+                         "matmul of %s and %s: CBLAS counts in 32 bits",
+                         oari_shape_text(a->at.shape).text,
+                         oari_shape_text(b->at.shape).text);
     if (oari_shape_count(to->at.shape) == 0)
         return OAR_OK;
     if (k == 0) { /* a sum of nothing */
@@ -240,14 +230,15 @@ static oar_status multiply_many(oari_pool *pool, const oari_array *to, int add,
     return j.status;
 }
 
-/* By way of f32. */
+/* By way of f32. The right one, a weight most often, takes its memory first: as
+ * the last one it would take a storage that is larger than it needs. */
 static oar_status multiply_halves(oari_pool *pool, const oari_array *to,
                                   int add, const oari_array *a,
                                   const oari_array *b)
 {
     oari_operands operands = { .pool = pool };
-    const oari_array *left = oari_operands_in(&operands, a);
     const oari_array *right = oari_operands_in(&operands, b);
+    const oari_array *left = oari_operands_in(&operands, a);
     const oari_array *product = oari_operands_out(&operands, to, add);
 
     if (operands.status == OAR_OK)
@@ -260,7 +251,7 @@ oar_status oari_matmul(oari_pool *pool, const oari_array *to, int add,
 {
     oari_array m[3];
 
-    if (oari_dtype_is_half(to->dtype))
+    if (oari_dtype_is_half(to->dtype) || oari_dtype_is_half(a->dtype))
         return multiply_halves(pool, to, add, a, b);
     if (to->at.shape.ndim == 2 && a->at.shape.ndim == 2 &&
         b->at.shape.ndim == 2)

@@ -11,6 +11,8 @@
 enum { BLOCK = 256 }; /* elements made at once */
 
 typedef struct spread {
+    oar_dtype dtype; /* of the elements */
+    uint64_t seed;
     int normal;
     double start, width; /* low and high - low, or mean and deviation */
     double most;         /* rounding must not carry a number above this */
@@ -44,35 +46,30 @@ static void block_f64(oari_rng rng, uint64_t first, double *out, size_t count,
     }
 }
 
-static void make_block(const oari_array *to, oari_rng rng, uint64_t first,
-                       size_t count, const spread *s)
+static void fill_random(char *to, uint64_t first, uint64_t count,
+                        const spread *s)
 {
-    void *out = (char *)oari_array_data(to) +
-                first * (uint64_t)oar_dtype_size(to->dtype);
+    int whole = !oari_dtype_is_float(s->dtype);
+    int narrow = !whole && s->dtype != OAR_F64;
+    size_t bytes = oar_dtype_size(s->dtype);
+    oari_rng rng = { .seed = s->seed };
     union {
         float f32[BLOCK];
         double f64[BLOCK];
     } made;
 
-    if (oari_dtype_is_float(to->dtype) && to->dtype != OAR_F64) {
-        block_f32(rng, first, made.f32, count, s);
-        oari_convert(out, to->dtype, made.f32, OAR_F32, count);
-        return;
+    for (uint64_t i = 0; i < count; i += BLOCK) {
+        size_t n = count - i < BLOCK ? count - i : BLOCK;
+
+        if (narrow)
+            block_f32(rng, first + i, made.f32, n, s);
+        else
+            block_f64(rng, first + i, made.f64, n, s);
+        for (size_t k = 0; k < n && whole; k++)
+            made.f64[k] = floor(made.f64[k]);
+        oari_convert(to + i * bytes, s->dtype, &made,
+                     narrow ? OAR_F32 : OAR_F64, n);
     }
-    block_f64(rng, first, made.f64, count, s);
-    if (to->dtype != OAR_F64)
-        for (size_t i = 0; i < count; i++)
-            made.f64[i] = floor(made.f64[i]);
-    oari_convert(out, to->dtype, made.f64, OAR_F64, count);
-}
-
-static void fill_random(const oari_array *to, uint64_t seed, const spread *s)
-{
-    uint64_t count = (uint64_t)oari_shape_count(to->at.shape);
-    oari_rng rng = { .seed = seed };
-
-    for (uint64_t i = 0; i < count; i += BLOCK)
-        make_block(to, rng, i, count - i < BLOCK ? count - i : BLOCK, s);
 }
 
 /* An element of a floating dtype, and its value. */
@@ -104,20 +101,28 @@ static double last_below(oar_dtype dtype, double low, double high)
     return most;
 }
 
-void oari_fill_uniform(const oari_array *to, uint64_t seed, double low,
-                       double high)
+void oari_fill_uniform(void *to, oar_dtype dtype, int64_t first, int64_t count,
+                       uint64_t seed, double low, double high)
 {
-    oar_dtype dtype = oari_dtype_is_float(to->dtype) ? to->dtype : OAR_F64;
+    oar_dtype made = oari_dtype_is_float(dtype) ? dtype : OAR_F64;
+    spread s = { .dtype = dtype,
+                 .seed = seed,
+                 .start = low,
+                 .width = high - low,
+                 .most = low < high ? last_below(made, low, high) : high };
 
-    fill_random(
-        to, seed,
-        &(spread){ .start = low,
-                   .width = high - low,
-                   .most = low < high ? last_below(dtype, low, high) : high });
+    fill_random(to, (uint64_t)first, (uint64_t)count, &s);
 }
 
-void oari_fill_normal(const oari_array *to, uint64_t seed, double mean,
-                      double deviation)
+void oari_fill_normal(void *to, oar_dtype dtype, int64_t first, int64_t count,
+                      uint64_t seed, double mean, double deviation)
 {
-    fill_random(to, seed, &(spread){ 1, mean, deviation, INFINITY });
+    spread s = { .dtype = dtype,
+                 .seed = seed,
+                 .normal = 1,
+                 .start = mean,
+                 .width = deviation,
+                 .most = INFINITY };
+
+    fill_random(to, (uint64_t)first, (uint64_t)count, &s);
 }

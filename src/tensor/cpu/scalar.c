@@ -117,13 +117,6 @@ void oari_scalar(oari_scalar_kind kind, const oari_array *to,
             OARI_FLAT3(row, T, T, T, *Y = (expression));  \
     } while (0)
 
-OARI_TARGET_CLONES static void shift_back(const oari_walk_row *row, void *arg)
-{
-    const job *j = arg;
-
-    OARI_BY_FLOAT(j->dtype, { BACK(A); })
-}
-
 OARI_TARGET_CLONES static void power_back(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
@@ -169,7 +162,6 @@ void oari_scalar_back(oari_scalar_kind kind, const oari_array *to, int add,
                       const double *number)
 {
     static const oari_walk_fn rows[OARI_SCALAR_COUNT] = {
-        [OARI_SHIFT] = shift_back,
         [OARI_POWER] = power_back,
         [OARI_CLAMP] = clamp_back,
         [OARI_LEAKY_RELU] = leaky_relu_back,

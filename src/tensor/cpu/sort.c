@@ -86,23 +86,6 @@ static unsigned digit_of(uint64_t key, int digit)
     return (unsigned)(key >> (8 * digit)) & (DIGITS - 1);
 }
 
-/* Deals e out to `to` by one digit; `first` says how often each occurs, and
- * then where the next one with it goes. */
-static void scatter_by_digit(entry *to, const entry *e, int64_t count,
-                             int digit, int64_t *first)
-{
-    int64_t at = 0;
-
-    for (int d = 0; d < DIGITS; d++) {
-        int64_t often = first[d];
-
-        first[d] = at;
-        at += often;
-    }
-    for (int64_t i = 0; i < count; i++)
-        to[first[digit_of(e[i].key, digit)]++] = e[i];
-}
-
 /* Returns the one of both arrays that the result is in. */
 static entry *radix_sort(entry *e, entry *other, int64_t count)
 {
@@ -112,13 +95,19 @@ static entry *radix_sort(entry *e, entry *other, int64_t count)
         for (int d = 0; d < MOST_DIGITS; d++)
             often[d][digit_of(e[i].key, d)]++;
     for (int d = 0; d < MOST_DIGITS; d++) {
-        entry *dealt = other;
+        int64_t first[DIGITS], at = 0; /* where the next with a digit goes */
+        entry *to = other;
 
         if (often[d][digit_of(e[0].key, d)] == count)
             continue; /* all have the same */
-        scatter_by_digit(dealt, e, count, d, often[d]);
+        for (int k = 0; k < DIGITS; k++) {
+            first[k] = at;
+            at += often[d][k];
+        }
+        for (int64_t i = 0; i < count; i++)
+            to[first[digit_of(e[i].key, d)]++] = e[i];
         other = e;
-        e = dealt;
+        e = to;
     }
     return e;
 }

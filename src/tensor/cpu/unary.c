@@ -245,23 +245,20 @@ SPLIT_ROW(gelu_tanh, (T)0.5 * A * (1 + GELU_TANH(A)),
           GELU_TANH_SLOPE(A, GELU_TANH(A)))
 SPLIT_ROW(silu, A *OARI_SIGMOID(A), SILU_SLOPE(A, OARI_SIGMOID(A)))
 
-typedef void (*split_fn)(oar_dtype dtype, void *to, void *from, int64_t count);
-
-static const split_fn splits[OARI_UNARY_COUNT] = {
-    [OARI_UNARY_gelu] = gelu_split,
-    [OARI_UNARY_gelu_tanh] = gelu_tanh_split,
-    [OARI_UNARY_silu] = silu_split,
-};
-
-/* A slope rounded to a half would not be the slope backward computes. */
-int oari_unary_splits(oari_unary_kind kind, oar_dtype dtype)
+int oari_unary_split(oari_unary_kind kind, const oari_array *to,
+                     const oari_array *x)
 {
-    return splits[kind] != NULL && (dtype == OAR_F32 || dtype == OAR_F64);
-}
+    static void (*const splits[OARI_UNARY_COUNT])(oar_dtype dtype, void *to,
+                                                  void *from, int64_t count) = {
+        [OARI_UNARY_gelu] = gelu_split,
+        [OARI_UNARY_gelu_tanh] = gelu_tanh_split,
+        [OARI_UNARY_silu] = silu_split,
+    };
 
-void oari_unary_split(oari_unary_kind kind, const oari_array *to,
-                      const oari_array *x)
-{
+    /* A slope rounded to a half would not be the slope backward computes. */
+    if (splits[kind] == NULL || (to->dtype != OAR_F32 && to->dtype != OAR_F64))
+        return 0;
     splits[kind](to->dtype, oari_array_data(to), oari_array_data(x),
                  oari_shape_count(to->at.shape));
+    return 1;
 }

@@ -9,22 +9,17 @@ typedef struct plan {
     int64_t bytes[OARI_WALK_ARRAYS];                /* of one element */
 } plan;
 
-/* Whether stepping over all of a dim is one step of the dim before it. */
-static int can_merge_dim(const plan *p, int64_t dim, const int64_t *stride)
-{
-    const int64_t *before = p->stride[p->ndim - 1];
-
-    for (int k = 0; k < p->arrays; k++)
-        if (before[k] != dim * stride[k])
-            return 0;
-    return 1;
-}
-
+/* Adds a dim to the plan. If stepping over all of it is one step of the dim
+ * before it, that dim is lengthened instead. */
 static void add_dim(plan *p, int64_t dim, const int64_t *stride)
 {
+    int merges = p->ndim > 0;
+
     if (dim == 1)
         return;
-    if (p->ndim > 0 && can_merge_dim(p, dim, stride))
+    for (int k = 0; merges && k < p->arrays; k++)
+        merges = p->stride[p->ndim - 1][k] == dim * stride[k];
+    if (merges)
         p->dim[p->ndim - 1] *= dim;
     else
         p->dim[p->ndim++] = dim;

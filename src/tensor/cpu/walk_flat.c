@@ -40,17 +40,6 @@ static void gather_block(void *to, const void *from, int64_t stride,
     })
 }
 
-static void scatter_block(void *to, int64_t stride, const void *from,
-                          int64_t count, size_t bytes)
-{
-    OARI_BY_BYTES(bytes, {
-        T *y = to;
-        const T *a = from;
-        for (int64_t i = 0; i < count; i++)
-            y[i * stride] = a[i];
-    })
-}
-
 /* Brings a block of a row to `flat`; returns where it is now. */
 static void *flatten_block(void *flat, const oari_walk_row *row, int k,
                            int64_t first, int64_t count, oar_dtype dtype)
@@ -77,16 +66,22 @@ static void store_block(const void *flat, const oari_walk_row *row,
                         int64_t first, int64_t count, oar_dtype dtype)
 {
     void *to = element_at(row, 0, first, dtype);
+    int64_t stride = row->stride[0];
     uint16_t halves[BLOCK];
 
     if (oari_dtype_is_half(dtype)) {
-        oari_convert(row->stride[0] == 1 ? to : halves, dtype, flat, OAR_F32,
+        oari_convert(stride == 1 ? to : halves, dtype, flat, OAR_F32,
                      (size_t)count);
-        if (row->stride[0] == 1)
+        if (stride == 1)
             return;
         flat = halves;
     }
-    scatter_block(to, row->stride[0], flat, count, oar_dtype_size(dtype));
+    OARI_BY_BYTES(oar_dtype_size(dtype), {
+        T *y = to;
+        const T *a = flat;
+        for (int64_t i = 0; i < count; i++)
+            y[i * stride] = a[i];
+    })
 }
 
 static int is_flat(const oari_walk_row *row, const job *j, int k)

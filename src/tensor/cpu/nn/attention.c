@@ -224,7 +224,8 @@ static void add_mask_grads(const block *b, const void *grad)
 static void drop_elements(const block *b, void *x)
 {
     const oari_attention *a = b->a;
-    uint64_t head = (uint64_t)(b->outer * a->heads + b->head);
+    uint64_t head =
+        (uint64_t)(b->outer * a->all_heads + a->first_head + b->head);
     oari_rng rng = { .seed = a->seed };
     float drawn[DRAWN];
 

@@ -25,7 +25,8 @@ typedef struct oari_attention {
     int causal;
     double dropout; /* of probabilities; which ones follows from seed */
     uint64_t seed;
-    oari_array mask; /* see below; .data NULL: none */
+    int64_t all_heads, first_head; /* of the positions for that */
+    oari_array mask;               /* see below; .data NULL: none */
     oari_head_strides q, k, v;
     oari_head_strides out; /* the result, in backward its gradient */
     void *lse;             /* [outer, heads, t] */

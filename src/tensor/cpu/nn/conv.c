@@ -212,31 +212,23 @@ static void add_columns(const oari_conv *c, const piece *p)
     })
 }
 
-static void each_part(const oari_conv *c, piece *p,
-                      void (*fn)(const oari_conv *c, const piece *p))
-{
-    int64_t wide = results_at_once(c), width = c->window.out_width;
+/* What is done with one piece: its result is stored, or added if `add`. */
+typedef void piece_fn(const oari_conv *c, const piece *p, int add);
 
-    for (p->left = 0; p->left < width; p->left += wide) {
-        p->wide = width - p->left < wide ? width - p->left : wide;
-        fn(c, p);
-    }
-}
-
-static void each_piece(const oari_conv *c,
-                       void (*fn)(const oari_conv *c, const piece *p))
+static void each_piece(const oari_conv *c, piece_fn *fn, int add)
 {
-    int64_t rows = rows_at_once(c);
+    int64_t rows = rows_at_once(c), wide = results_at_once(c);
+    int64_t height = c->window.out_height, width = c->window.out_width;
     piece p;
 
     for (p.image = 0; p.image < c->images; p.image++)
         for (p.group = 0; p.group < c->groups; p.group++)
-            for (p.first = 0; p.first < c->window.out_height; p.first += rows) {
-                int64_t left = c->window.out_height - p.first;
-
-                p.rows = left < rows ? left : rows;
-                each_part(c, &p, fn);
-            }
+            for (p.first = 0; p.first < height; p.first += rows)
+                for (p.left = 0; p.left < width; p.left += wide) {
+                    p.rows = height - p.first < rows ? height - p.first : rows;
+                    p.wide = width - p.left < wide ? width - p.left : wide;
+                    fn(c, &p, add);
+                }
 }
 
 /* ---- forward ------------------------------------------------------------- */
@@ -256,16 +248,6 @@ static void multiply_columns(const oari_conv *c, const piece *p, int add)
                           .add = add });
 }
 
-static void store_results(const oari_conv *c, const piece *p)
-{
-    multiply_columns(c, p, 0);
-}
-
-static void add_results(const oari_conv *c, const piece *p)
-{
-    multiply_columns(c, p, 1);
-}
-
 /* Adds bias [channels] to the planes of all images. */
 static void add_bias(const oari_conv *c, void *to, int64_t channels,
                      int64_t plane, const void *bias)
@@ -283,7 +265,7 @@ static void add_bias(const oari_conv *c, void *to, int64_t channels,
 
 void oari_conv_forward(const oari_conv *c, int add, const void *bias)
 {
-    each_piece(c, add ? add_results : store_results);
+    each_piece(c, multiply_columns, add);
     if (bias != NULL)
         add_bias(c, c->y, c->out, c->window.out_height * c->window.out_width,
                  bias);
@@ -291,10 +273,12 @@ void oari_conv_forward(const oari_conv *c, int add, const void *bias)
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* The columns' gradient, into a matrix whose rows lie `lead` apart. */
-static void column_grads(const oari_conv *c, const piece *p, void *to,
-                         int64_t lead, int add)
+/* The gradient of the columns: that of the planes themselves if a column is one
+ * number, else it is summed there. */
+static void input_piece(const oari_conv *c, const piece *p, int add)
 {
+    int direct = is_pointwise(c);
+
     oari_gemm(&(oari_gemm_job){
         .dtype = c->dtype,
         .m = depth_of(c),
@@ -303,45 +287,24 @@ static void column_grads(const oari_conv *c, const piece *p, void *to,
         .factor = 1,
         .a = { weights(c, p), depth_of(c), 1 },
         .b = { results(c, p), c->window.out_height * c->window.out_width, 0 },
-        .c = to,
-        .lead = lead,
-        .add = add });
-}
-
-static void input_piece(const oari_conv *c, const piece *p)
-{
-    column_grads(c, p, c->scratch, p->rows * p->wide, 0);
-    add_columns(c, p);
-}
-
-static void store_planes(const oari_conv *c, const piece *p)
-{
-    column_grads(c, p, planes(c, p), c->window.height * c->window.width, 0);
-}
-
-static void add_planes(const oari_conv *c, const piece *p)
-{
-    column_grads(c, p, planes(c, p), c->window.height * c->window.width, 1);
-}
-
-static void clear_planes(const oari_conv *c, void *data, int64_t count)
-{
-    memset(data, 0, (size_t)(count * bytes_of(c)));
+        .c = direct ? planes(c, p) : c->scratch,
+        .lead = direct ? c->window.height * c->window.width : p->rows * p->wide,
+        .add = direct && add });
+    if (!direct)
+        add_columns(c, p);
 }
 
 void oari_conv_back_input(const oari_conv *c, int add)
 {
-    if (is_pointwise(c)) {
-        each_piece(c, add ? add_planes : store_planes);
-        return;
-    }
-    if (!add)
-        clear_planes(c, c->x,
-                     c->images * c->in * c->window.height * c->window.width);
-    each_piece(c, input_piece);
+    int64_t count = c->images * c->in * c->window.height * c->window.width;
+
+    if (!add && !is_pointwise(c))
+        memset(c->x, 0, (size_t)(count * bytes_of(c)));
+    each_piece(c, input_piece, add);
 }
 
-static void weight_piece(const oari_conv *c, const piece *p)
+/* Pieces are summed, so the result has been cleared if it is to be stored. */
+static void weight_piece(const oari_conv *c, const piece *p, int add)
 {
     oari_matrix turned = columns(c, p);
 
@@ -362,8 +325,8 @@ static void weight_piece(const oari_conv *c, const piece *p)
 void oari_conv_back_weight(const oari_conv *c, int add)
 {
     if (!add)
-        clear_planes(c, c->weight, c->out * depth_of(c));
-    each_piece(c, weight_piece);
+        memset(c->weight, 0, (size_t)(c->out * depth_of(c) * bytes_of(c)));
+    each_piece(c, weight_piece, add);
 }
 
 void oari_conv_transpose(const oari_conv *c, const void *bias)

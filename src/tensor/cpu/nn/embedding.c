@@ -16,7 +16,10 @@ void oari_pick_rows(const oari_array *to, const oari_array *table,
     int64_t count = oari_shape_count(index->at.shape);
 
     for (int64_t i = 0; i < count; i++, y += bytes)
-        memcpy(y, from + (size_t)at[i] * bytes, bytes);
+        if (at[i] >= 0)
+            memcpy(y, from + (size_t)at[i] * bytes, bytes);
+        else
+            memset(y, 0, bytes);
 }
 
 OARI_TARGET_CLONES void oari_add_rows(const oari_array *to, int add,
@@ -33,8 +36,10 @@ OARI_TARGET_CLONES void oari_add_rows(const oari_array *to, int add,
         const T *g = oari_array_data(grad);
         T *table = oari_array_data(to);
         for (int64_t i = 0; i < count; i++, g += width) {
+            if (at[i] < 0 || at[i] == skip)
+                continue;
             T *restrict row = table + at[i] * width;
-            for (int64_t k = 0; k < width && at[i] != skip; k++)
+            for (int64_t k = 0; k < width; k++)
                 row[k] += g[k];
         }
     })

@@ -28,11 +28,6 @@ static extent extent_of(oar_shape shape, int64_t groups)
     return e;
 }
 
-static void *data_or_null(const oari_array *a)
-{
-    return a != NULL ? oari_array_data(a) : NULL;
-}
-
 /* ---- forward ------------------------------------------------------------- */
 
 OARI_TARGET_CLONES static void find_moments(const oari_array *x, extent e,
@@ -69,8 +64,8 @@ OARI_TARGET_CLONES
     find_moments(x, e, eps, mean, rstd);
     OARI_BY_FLOAT(to->dtype, {
         const T *a = oari_array_data(x);
-        const T *w = data_or_null(weight);
-        const T *b = data_or_null(bias);
+        const T *w = oari_data_or_null(weight);
+        const T *b = oari_data_or_null(bias);
         T *restrict y = oari_array_data(to);
         for (int64_t i = 0; i < e.groups * e.wide; i++) {
             const int64_t g = i / e.wide;
@@ -132,7 +127,7 @@ OARI_TARGET_CLONES static pair group_sums(const oari_norm_back *n, extent e,
     OARI_BY_FLOAT(n->x->dtype, {
         const T *g = (const T *)oari_array_data(n->grad) + group * e.count;
         const T *x = (const T *)oari_array_data(n->x) + group * e.count;
-        const T *w = data_or_null(n->weight);
+        const T *w = oari_data_or_null(n->weight);
         for (int64_t c = first; c < first + e.wide; c++) {
             const pair p = PLANE(g)(g, x, (T)mean[group], e.inner);
             const double weight = w != NULL ? (double)w[c] : 1;
@@ -158,7 +153,7 @@ OARI_TARGET_CLONES static void group_grads(const oari_norm_back *n, extent e,
     OARI_BY_FLOAT(n->x->dtype, {
         const T *g = (const T *)oari_array_data(n->grad) + group * e.count;
         const T *x = (const T *)oari_array_data(n->x) + group * e.count;
-        const T *w = data_or_null(n->weight);
+        const T *w = oari_data_or_null(n->weight);
         T *y = (T *)oari_array_data(n->dx) + group * e.count;
         const T flat = (T)(all.sum * share);
         const T tilt = (T)(all.tilt * share * scale * scale);

@@ -129,24 +129,48 @@ oari_cross_entropy_back(const oari_array *to, int add, double each,
     })
 }
 
-void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,
-                  uint64_t seed)
+/* Drops elements at .. at+count-1, whose positions follow each other from
+ * `first` on. */
+static void drop_run(const oari_array *to, int add, const oari_array *a,
+                     int64_t at, int64_t count, double p, oari_rng rng,
+                     int64_t first)
 {
-    int64_t count = oari_shape_count(to->at.shape);
-    oari_rng rng = { .seed = seed };
     float drawn[BLOCK];
 
     OARI_BY_FLOAT(to->dtype, {
-        const T *x = oari_array_data(a);
+        const T *x = (const T *)oari_array_data(a) + at;
         const T factor = (T)(p < 1 ? 1 / (1 - p) : 0);
-        T *y = oari_array_data(to);
+        T *y = (T *)oari_array_data(to) + at;
         for (int64_t i = 0; i < count; i += BLOCK) {
             int64_t n = count - i < BLOCK ? count - i : BLOCK;
-            oari_rng_uniform_f32(rng, (uint64_t)i, drawn, (size_t)n);
+            oari_rng_uniform_f32(rng, (uint64_t)(first + i), drawn, (size_t)n);
             for (int64_t k = 0; k < n; k++) {
                 T kept = (double)drawn[k] >= p ? x[i + k] * factor : (T)0;
                 y[i + k] = kept + (add ? y[i + k] : (T)0);
             }
         }
     })
+}
+
+void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,
+                  uint64_t seed, int64_t first, const int64_t *stride)
+{
+    const oar_shape *s = &to->at.shape;
+    int64_t count = oari_shape_count(*s), run = 1, step[OAR_MAX_DIMS] = { 0 };
+    oari_rng rng = { .seed = seed };
+    int outer = s->ndim;
+
+    /* the last dims, as long as positions follow each other */
+    while (outer > 0 && (s->dim[outer - 1] == 1 || stride[outer - 1] == run))
+        run *= s->dim[--outer];
+    for (int64_t at = 0; at < count; at += run) {
+        int64_t position = first;
+        int dim = outer - 1;
+
+        for (int i = 0; i < outer; i++)
+            position += step[i] * stride[i];
+        drop_run(to, add, a, at, run, p, rng, position);
+        while (dim >= 0 && ++step[dim] == s->dim[dim])
+            step[dim--] = 0;
+    }
 }

@@ -13,6 +13,12 @@ typedef struct oari_rows {
 } oari_rows;
 oari_rows oari_rows_of(oar_shape shape);
 
+/* Returns the data of an array that may be left out. */
+static inline void *oari_data_or_null(const oari_array *a)
+{
+    return a != NULL ? oari_array_data(a) : NULL;
+}
+
 /* ---- softmax.c: over the last dim ---------------------------------------- */
 
 /* `to` may be a, in backward grad. */
@@ -54,9 +60,39 @@ void oari_cross_entropy_back(const oari_array *to, int add, double each,
                              const oari_array *logits, const oari_array *target,
                              const oari_entropy_rule *rule);
 
-/* to (+)= a where kept, divided by 1 - p; zero elsewhere. `to` may be a. */
+/* ---- entropy_part.c: the same where this is a part of the classes -------- */
+
+typedef struct oari_entropy_part {
+    const oari_array *logits; /* [rows, classes of the part] */
+    const oari_array *target; /* [rows] i64, among all classes */
+    oari_entropy_rule rule;   /* weight: of the part's classes */
+    int64_t first, classes;   /* where the part begins; how many there are */
+} oari_entropy_part;
+
+/* The largest logit of each row; of none minus infinity. */
+void oari_entropy_part_largest(const oari_entropy_part *p, double *most);
+/* Sums over the classes, which add up to those of all parts; and how many
+ * numbers they are. most: of all parts. */
+int64_t oari_entropy_part_sums_count(const oari_entropy_part *p, int64_t rows);
+void oari_entropy_part_sums(const oari_entropy_part *p, const double *most,
+                            double *sum);
+/* The losses from the sums of all parts, as oari_cross_entropy gives them. What
+ * backward needs besides lse: the weight of each row's target [rows] (NULL
+ * without weights), and of all classes together. */
+oari_entropy_sums
+oari_entropy_part_loss(const oari_entropy_part *p, const oari_array *to,
+                       const oari_array *lse, const oari_array *weight,
+                       const double *most, double *sum, double *total);
+void oari_entropy_part_back(const oari_entropy_part *p, const oari_array *to,
+                            int add, double each, const oari_array *grad,
+                            const oari_array *lse, const oari_array *weight,
+                            double total);
+
+/* to (+)= a where kept, divided by 1 - p; zero elsewhere. `to` may be a. The
+ * number drawn for an element is that of its position: first, and stride for
+ * each step along a dim. */
 void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,
-                  uint64_t seed);
+                  uint64_t seed, int64_t first, const int64_t *stride);
 
 /* ---- pair_loss.c: numbers of a against those of b ------------------------ */
 
@@ -154,11 +190,12 @@ void oari_store_sums(const oari_array *to, const double *sum, int64_t count);
 
 /* ---- embedding.c: any dtype for rows; table of floats for backward ------- */
 
-/* Rows of table [count, width] at index [..], row-major i64, in range. */
+/* Rows of table [count, width] at index [..], row-major i64, in range or -1: a
+ * row that the table does not have, which is zero. */
 void oari_pick_rows(const oari_array *to, const oari_array *table,
                     const oari_array *index);
 /* to [count, width]: zeroed first unless add; then row by row, but none to row
- * `skip`. */
+ * `skip`, nor to row -1. */
 void oari_add_rows(const oari_array *to, int add, const oari_array *grad,
                    const oari_array *index, int64_t skip);
 

@@ -10,11 +10,6 @@
 
 enum { ROWS = 32 }; /* whose column sums are added up at once */
 
-static void *data_or_null(const oari_array *a)
-{
-    return a != NULL ? oari_array_data(a) : NULL;
-}
-
 /* One row, from its mean and the inverse of its deviation. Separate loops where
  * there is no weight or bias: one with a choice inside would load from NULL
  * under a mask, which is allowed but slow. */
@@ -42,9 +37,9 @@ oari_layer_norm(const oari_array *to, const oari_array *mean,
         return;
     OARI_BY_FLOAT(to->dtype, {
         const T *a = oari_array_data(x);
-        const T *w = data_or_null(weight);
-        const T *b = data_or_null(bias);
-        T *m = data_or_null(mean);
+        const T *w = oari_data_or_null(weight);
+        const T *b = oari_data_or_null(bias);
+        T *m = oari_data_or_null(mean);
         T *s = oari_array_data(rstd);
         T *restrict y = oari_array_data(to);
         for (int64_t i = 0; i < r.count; i++, a += r.width, y += r.width) {
@@ -68,9 +63,9 @@ oari_layer_norm_again(const oari_array *to, const oari_array *mean,
 
     OARI_BY_FLOAT(to->dtype, {
         const T *a = oari_array_data(x);
-        const T *w = data_or_null(weight);
-        const T *b = data_or_null(bias);
-        const T *m = data_or_null(mean);
+        const T *w = oari_data_or_null(weight);
+        const T *b = oari_data_or_null(bias);
+        const T *m = oari_data_or_null(mean);
         const T *s = oari_array_data(rstd);
         T *restrict y = oari_array_data(to);
         for (int64_t i = 0; i < r.count; i++, a += r.width, y += r.width) {
@@ -127,10 +122,10 @@ OARI_TARGET_CLONES static void run_rows(const oari_norm_back *n_, oari_rows r)
     OARI_BY_FLOAT(n_->x->dtype, {
         const T *g = oari_array_data(n_->grad);
         const T *x = oari_array_data(n_->x);
-        const T *w = data_or_null(n_->weight);
-        const T *m = data_or_null(n_->mean);
+        const T *w = oari_data_or_null(n_->weight);
+        const T *m = oari_data_or_null(n_->mean);
         const T *s = oari_array_data(n_->rstd);
-        T *y = data_or_null(n_->dx);
+        T *y = oari_data_or_null(n_->dx);
         T *h = n_->scratch;
         T *v = h + n;
         T *dw = v + n;

@@ -57,22 +57,18 @@ static int multiply_by_loops(const oari_gemm_job *j)
     return 1;
 }
 
-static void clear_result(const oari_gemm_job *j)
-{
-    OARI_BY_FLOAT(j->dtype, {
-        T *c = j->c;
-        for (int64_t i = 0; i < j->m; i++, c += j->lead)
-            for (int64_t k = 0; k < j->n; k++)
-                c[k] = 0;
-    })
-}
-
 void oari_gemm(const oari_gemm_job *job)
 {
     if (job->m == 0 || job->n == 0)
         return;
     if (job->k > 0 && !multiply_by_loops(job))
         multiply_by_cblas(job);
-    else if (job->k == 0 && !job->add)
-        clear_result(job);
+    if (job->k > 0 || job->add)
+        return;
+    OARI_BY_FLOAT(job->dtype, {
+        T *c = job->c;
+        for (int64_t i = 0; i < job->m; i++, c += job->lead)
+            for (int64_t k = 0; k < job->n; k++)
+                c[k] = 0;
+    })
 }

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/fsdp/fsdp.h: the inside of a wrapped module.
+ *
+ *   fsdp_units.c  decides which modules are units, and whose a parameter is
+ *   fsdp_pass.c   the hooks of units and gradients; the end of a pass
+ *   fsdp_join.c   ranks that have run out of input
+ *   fsdp_state.c  parameters as they are read, written, saved and loaded
+ *   fsdp.c        wrapping, and the other public functions
+ *
+ * Array i of the shards is param[i]. The parameters of a flat (parallel/shards)
+ * are views of one storage, which is attached to the flat's memory while the
+ * unit is whole; their gradients are views of another, which is attached while
+ * they are being written.
+ */
+#ifndef OARI_PARALLEL_FSDP_FSDP_H
+#define OARI_PARALLEL_FSDP_FSDP_H
+
+#include <oarsong/fsdp.h>
+#include <oarsong/parallel.h>
+
+#include "parallel/shards/shards.h"
+
+typedef struct oari_fsdp oari_fsdp;
+
+typedef struct oari_fsdp_unit {
+    oari_fsdp *fsdp;
+    oar_module *module;
+    int parent;   /* the unit around it; -1: the outermost */
+    char *name;   /* dotted; "" */
+    char *absent; /* what errors say of a parameter that is away */
+    size_t bytes; /* of its parameters */
+    int joined;   /* it is too small, and belongs to its parent */
+    int index;    /* among the shards' units; of a joined one its parent's */
+    int kept;     /* replays: it is whole from forward until backward */
+    uint64_t version; /* of the shards, when its forward ran */
+    oar_hook *hook[4];
+} oari_fsdp_unit;
+
+typedef struct oari_fsdp_param {
+    oari_fsdp *fsdp;
+    oar_tensor *tensor; /* borrowed */
+    int array;          /* of the shards */
+    int first;          /* its first place among the module's parameters */
+    int unit;
+    char *name;
+    oar_hook *hook;
+} oari_fsdp_param;
+
+struct oari_fsdp {
+    oar_group *group;
+    oar_fsdp_opts opts;
+    oar_shards *shards;
+    int units, params; /* units: joined ones included */
+    int64_t unit_room, param_room;
+    oari_fsdp_unit *unit; /* 0: the whole module */
+    oari_fsdp_param *param;
+    oar_storage **flat;  /* by flat: its parameters */
+    oar_storage **grads; /* by flat: their gradients; NULL: frozen */
+    int no_sync;
+    int reduced;  /* the shards got gradients, or numbers from elsewhere, since
+                     the last publish */
+    int recorded; /* passes that hold the outermost unit */
+    int in_backward;
+    int joined;  /* said that it has input, and has not ended that pass */
+    int leading; /* announces its calls to the ranks without input */
+    unsigned char *has_input; /* by rank, at the last join */
+    oar_clip_part *clip;      /* of the shards' tensors */
+};
+
+/* ---- fsdp.c ------------------------------------------------------------- */
+
+/* Returns the inside of a module that FSDP wraps, else NULL. */
+oari_fsdp *oari_fsdp_of(const oar_module *module);
+
+/* ---- fsdp_state.c -------------------------------------------------------- */
+
+/* Gives this rank's shard of an array; its count is 0 if it has none. */
+oar_status oari_fsdp_shard_of(const oari_fsdp *d, int array, oar_shard *shard);
+
+/* Returns the array whose parameter is the tensor, or, of the shards, the one
+ * that the tensor is this rank's shard of; -1 if there is none. */
+int oari_fsdp_array_of_param(const oari_fsdp *d, const oar_tensor *param);
+int oari_fsdp_array_of_shard(const oari_fsdp *d, const oar_tensor *shard);
+
+/* Other numbers were, or will be, written to the shards, on all ranks: the next
+ * forward publishes them. */
+void oari_fsdp_changed(oari_fsdp *d);
+
+/* ---- fsdp_units.c -------------------------------------------------------- */
+
+/* Finds units and parameters of a module, which is the outermost unit. */
+oar_status oari_fsdp_find_units(oari_fsdp *d, oar_module *module);
+void oari_fsdp_forget_units(oari_fsdp *d);
+
+/* Returns the unit of this name that is not joined to another, or -1. */
+int oari_fsdp_find(const oari_fsdp *d, const char *name);
+
+/* ---- fsdp_pass.c --------------------------------------------------------- */
+
+/* Adds the hooks. Every parameter has its place and its gradient. */
+oar_status oari_fsdp_listen(oari_fsdp *d);
+void oari_fsdp_unlisten(oari_fsdp *d);
+
+/* Attach and detach the parameters of a unit, gathering it before. */
+oar_status oari_fsdp_open(oari_fsdp *d, int unit);
+oar_status oari_fsdp_close(oari_fsdp *d, int unit);
+
+/* Gives up a pass that has failed here; the last error stays. */
+void oari_fsdp_fail(oari_fsdp *d);
+
+/* Detaches the memory of gradients. */
+void oari_fsdp_close_grads(oari_fsdp *d, int unit);
+
+/* Makes what was stepped known to all ranks, if gradients came since. */
+oar_status oari_fsdp_publish(oari_fsdp *d);
+
+/* Ends the reductions of a pass. */
+oar_status oari_fsdp_finish(oari_fsdp *d);
+
+/* ---- fsdp_join.c --------------------------------------------------------- */
+
+typedef enum oari_fsdp_call {
+    OARI_FSDP_UNSHARD,
+    OARI_FSDP_RESHARD,
+    OARI_FSDP_GRADS,
+    OARI_FSDP_FINISH,
+    OARI_FSDP_END
+} oari_fsdp_call;
+
+/* Tells ranks without input what this one, if it leads, is about to call. unit:
+ * of the shards. */
+oar_status oari_fsdp_announce(const oari_fsdp *d, oari_fsdp_call call,
+                              int unit);
+
+oar_status oari_fsdp_join(oari_fsdp *d, int has_input, int *active);
+
+#endif
