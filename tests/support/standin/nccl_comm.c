@@ -90,7 +90,6 @@ void nccl_release(nccl_comm *comm)
         return;
     if (comm->last)
         standin_release(comm->last);
-    nccl_shm_close(&comm->place);
     nccl_shm_unmap(comm->shm);
     pthread_mutex_destroy(&comm->lock);
     free(comm);
@@ -140,16 +139,17 @@ static int check_slots(const nccl_comm *comm)
     return NCCL_OK;
 }
 
-/* All have come, and agree. The descriptor is not needed any more. */
+/* Afterwards nobody needs the descriptor: all have come, or one will not. It is
+ * closed here and nowhere else: its number may belong to another file soon. */
 static int begin(nccl_comm *comm)
 {
     uint64_t seed = (uint64_t)standin_setting("STANDIN_SEED", 1) + comm->rank;
     int status;
     standin_dawdle(&seed);
     comm->shm = nccl_shm_map(&comm->place);
-    if (!comm->shm)
-        return nccl_fail(NCCL_SYSTEM, "the process that made the id is gone");
-    status = join_comm(comm);
+    status = comm->shm ? join_comm(comm)
+                       : nccl_fail(NCCL_SYSTEM,
+                                   "the process that made the id is gone");
     status = status ? status : check_slots(comm);
     nccl_shm_close(&comm->place);
     return status;
