@@ -67,7 +67,9 @@ OAR_OPTS_INIT(oar_fsdp_opts);
  * around them all. After oar_backward the shards have the mean over all ranks,
  * added to what is there; a parameter that no rank reached has none. Step, and
  * go on: the next forward has the new numbers. A step between a forward and its
- * backward is OAR_E_STATE in that backward.
+ * backward is OAR_E_STATE in that backward. The first forward, unshard or read
+ * after a backward is what takes the step's numbers over: after a step that
+ * comes later, all ranks call oar_shards_publish.
  *
  * All ranks run the same units in the same order, or get OAR_E_MISMATCH that
  * names both units; where parameters are mapped, ranks may take different

@@ -487,9 +487,9 @@ static void close_waits_for_the_save_and_logs_its_failure(void **state)
 
 enum { WIDTH = 60, HIDDEN = 700, STEPS = 9, STOP = 4 };
 
-static oar_status make_training(oar_group *g, int sharded, trained_net *t)
+static oar_status make_training(oar_group *g, int stage, trained_net *t)
 {
-    CHECK_OK(trained_net_make(t, g, sharded, WIDTH, HIDDEN));
+    CHECK_OK(trained_net_make(t, g, stage, WIDTH, HIDDEN));
     return oar_loader_start(t->loader, 0, 0);
 }
 
@@ -500,28 +500,20 @@ static int same_tensor(const oar_tensor *a, const oar_tensor *b)
                       oar_dtype_size(oar_tensor_dtype(a))) == 0;
 }
 
-/* Returns whether two networks have the same parameters. */
-static int same_params(const trained_net *a, const trained_net *b)
-{
-    for (int i = 0; i < oar_module_params(a->net); i++)
-        if (!same_tensor(oar_module_param(a->net, i),
-                         oar_module_param(b->net, i)))
-            return 0;
-    return 1;
-}
-
-/* And the same buffers, which are rank 0's before each forward. */
+/* Returns whether two networks have the same parameters and buffers. All ranks
+ * have the same buffers, but of DDP only before a forward. */
 static int same_net(const trained_net *a, const trained_net *b)
 {
-    for (int i = 0; i < oar_module_buffers(a->net); i++)
-        if (!same_tensor(oar_module_buffer(a->net, i),
-                         oar_module_buffer(b->net, i)))
-            return 0;
-    return same_params(a, b);
+    int same = trained_net_same_params(a, b);
+
+    for (int i = 0; same && i < oar_module_buffers(a->net); i++)
+        same = same_tensor(oar_module_buffer(a->net, i),
+                           oar_module_buffer(b->net, i));
+    return same;
 }
 
 typedef struct resume_case {
-    int sharded, lazy;
+    int stage, lazy;
     size_t staging_bytes;
 } resume_case;
 
@@ -534,9 +526,9 @@ static oar_status stop_and_go_on(oar_group *g, void *arg)
     oar_checkpoint *runs;
 
     opts.staging_bytes = r->staging_bytes;
-    CHECK_OK(make_training(g, r->sharded, &whole));
+    CHECK_OK(make_training(g, r->stage, &whole));
     CHECK_OK(trained_net_train(&whole, STEPS));
-    CHECK_OK(make_training(g, r->sharded, &first));
+    CHECK_OK(make_training(g, r->stage, &first));
     CHECK_OK(trained_net_train(&first, STOP));
     CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
     CHECK_OK(oar_checkpoint_save(
@@ -549,7 +541,7 @@ static oar_status stop_and_go_on(oar_group *g, void *arg)
     trained_net_drop(&first);
 
     for (int64_t step = STOP; step <= STOP + 2; step += 2) {
-        CHECK_OK(make_training(g, r->sharded, &second));
+        CHECK_OK(make_training(g, r->stage, &second));
         CHECK_OK(oar_checkpoint_load(runs, second.state, step, NULL));
         CHECK(second.step == step);
         CHECK_OK(trained_net_train(&second, STEPS));
@@ -568,7 +560,7 @@ static void a_run_goes_on_from_a_background_save_bitwise(void **state)
 
     (void)state;
     for (int i = 0; i < 10; i++) {
-        resume_case r = { .sharded = i & 1,
+        resume_case r = { .stage = i & 1 ? 1 + (i / 2 ^ i / 4) % 2 : 0,
                           .lazy = i >> 1 & 1,
                           .staging_bytes = i & 4 ? BLOCK : 0 };
 
@@ -639,39 +631,37 @@ static void *let_go_in_step(void *arg)
 
 static oar_status step_while_copying(oar_group *g, void *arg)
 {
-    const int *sharded = arg;
+    const int *stage = arg;
     lazy_step l = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0,
                     0 };
     oar_checkpoint_opts opts = small_blocks;
     trained_net saved, other, loaded;
     oar_hook *before, *behind;
     oar_checkpoint *runs;
-    oar_optim *optim;
     pthread_t thread;
 
     opts.staging_bytes = BLOCK;
-    CHECK_OK(make_training(g, *sharded, &saved));
-    CHECK_OK(make_training(g, *sharded, &other));
+    CHECK_OK(make_training(g, *stage, &saved));
+    CHECK_OK(make_training(g, *stage, &other));
     CHECK_OK(trained_net_train(&saved, STOP));
     CHECK_OK(trained_net_train(&other, STOP)); /* a twin that stays there */
     CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
-    optim = *sharded ? oar_zero_optim(saved.zero) : saved.optim;
-    CHECK_OK(oar_optim_on_step(optim, note_begun, &l, &before));
+    CHECK_OK(oar_optim_on_step(saved.optim, note_begun, &l, &before));
     CHECK_OK(hold_writes(g));
     CHECK_OK(oar_checkpoint_save(
         runs, saved.state, STOP,
         OAR_OPTS(oar_save_opts, .background = 1, .lazy = 1)));
-    CHECK_OK(oar_optim_on_step(optim, note_passed, &l, &behind));
+    CHECK_OK(oar_optim_on_step(saved.optim, note_passed, &l, &behind));
     CHECK(pthread_create(&thread, NULL, let_go_in_step, &l) == 0);
     CHECK_OK(trained_net_train(&saved, STOP + 1));
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(l.begun && l.passed && !l.early);
     CHECK(!same_net(&saved, &other));
 
-    CHECK_OK(make_training(g, *sharded, &loaded));
+    CHECK_OK(make_training(g, *stage, &loaded));
     CHECK_OK(oar_checkpoint_load(runs, loaded.state, STOP, NULL));
     CHECK(oar_group_rank(g) == 0 ? same_net(&loaded, &other)
-                                 : same_params(&loaded, &other));
+                                 : trained_net_same_params(&loaded, &other));
     CHECK_OK(trained_net_train(&loaded, STEPS));
     CHECK_OK(trained_net_train(&saved, STEPS));
     CHECK(same_net(&loaded, &saved));
@@ -692,13 +682,13 @@ static void a_step_waits_until_a_lazy_save_has_copied(void **state)
 
     (void)state;
     for (int i = 0; i < 6; i++) {
-        int sharded = i & 1;
+        int stage = i & 1 ? 1 + i % 4 / 2 : 0;
 
         close_folder(NULL);
         open_folder(NULL);
         held_disk_use();
         assert_int_equal(ranks_run(backend[i / 2], i < 2 ? 1 : 2, NULL,
-                                   step_while_copying, &sharded),
+                                   step_while_copying, &stage),
                          OAR_OK);
         held_disk_stop();
     }
@@ -749,7 +739,7 @@ static oar_status fork_while_saving(oar_group *g, void *arg)
     CHECK_OK(oar_checkpoint_wait(runs));
     CHECK_OK(make_training(g, 0, &other));
     CHECK_OK(oar_checkpoint_load(runs, other.state, 1, NULL));
-    CHECK(same_params(&t, &other));
+    CHECK(trained_net_same_params(&t, &other));
     oar_checkpoint_close(runs);
     trained_net_drop(&other);
     trained_net_drop(&t);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of what FSDP spreads over the ranks: a run that stops and goes on
  * is the run that did not stop, bit for bit, also if other numbers of ranks,
- * other holds, DDP, a sharded optimizer or a plain module have loaded and saved
- * it in between. */
+ * other holds and stages, DDP or a plain module have loaded and saved it in
+ * between. */
 #include "support/ranks.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@
 
 enum { VOCABULARY = 19, CONTEXT = 7, ROWS = 3, STOP = 3, STEPS = 6 };
 
-typedef enum wrapping { FSDP, DDP, ZERO, PLAIN } wrapping;
+typedef enum wrapping { FSDP, DDP, PLAIN } wrapping;
 
 /* How a run is made. */
 typedef struct spread_kind {
@@ -37,7 +37,6 @@ typedef struct spread_run {
     oar_group *group;
     oar_module *net; /* wrapped */
     oar_optim *optim;
-    oar_zero *zero;
     oar_state *state;
     int64_t step;
 } spread_run;
@@ -84,11 +83,9 @@ static oar_status wrap_gpt(const spread_kind *k, spread_run *r)
     CHECK_OK(make_gpt(k, &r->net));
     if (k->wrap == PLAIN)
         return OAR_OK;
-    if (k->wrap != FSDP)
-        return oar_ddp_wrap(
-            r->net, r->group,
-            OAR_OPTS(oar_ddp_opts, .canonical = 1, .sharded = k->wrap == ZERO),
-            &r->net);
+    if (k->wrap == DDP)
+        return oar_ddp_wrap(r->net, r->group,
+                            OAR_OPTS(oar_ddp_opts, .canonical = 1), &r->net);
     o.hold = k->hold;
     o.stage = k->stage;
     o.least_bytes = 1;
@@ -96,41 +93,27 @@ static oar_status wrap_gpt(const spread_kind *k, spread_run *r)
     return oar_fsdp_wrap(r->net, r->group, &o, &r->net);
 }
 
-static oar_status make_adam(void *arg, int count, oar_tensor *const *param,
-                            const char *const *name, oar_optim **optim)
-{
-    return oar_adamw_create_over(count, param,
-                                 OAR_OPTS(oar_adam_opts, .lr = 1e-2), optim);
-}
-
 static oar_status make_run(oar_group *g, const spread_kind *k, spread_run *r)
 {
+    const oar_adam_opts *adam = OAR_OPTS(oar_adam_opts, .lr = 1e-2);
+    oar_tensor *const *shard;
+    int shards;
+
     *r = (spread_run){ .group = g };
     CHECK_OK(wrap_gpt(k, r));
     CHECK_OK(oar_state_create(&r->state));
     CHECK_OK(oar_state_add_module(r->state, r->net, NULL));
-    if (k->wrap == ZERO) {
-        CHECK_OK(oar_zero_create(r->net, make_adam, NULL, &r->zero));
-        CHECK_OK(oar_state_add_zero(r->state, r->zero, r->net, NULL));
-    } else {
-        if (k->wrap == FSDP) {
-            int count;
-            oar_tensor *const *param = oar_fsdp_params(r->net, &count);
-
-            CHECK_OK(make_adam(NULL, count, param, NULL, &r->optim));
-        } else {
-            CHECK_OK(oar_adamw_create(
-                r->net, OAR_OPTS(oar_adam_opts, .lr = 1e-2), &r->optim));
-        }
-        CHECK_OK(oar_state_add_optim(r->state, r->optim, r->net, NULL));
-    }
+    shard = oar_fsdp_params(r->net, &shards);
+    CHECK_OK(shard == NULL
+                 ? oar_adamw_create(r->net, adam, &r->optim)
+                 : oar_adamw_create_over(shards, shard, adam, &r->optim));
+    CHECK_OK(oar_state_add_optim(r->state, r->optim, r->net, NULL));
     return oar_state_add_i64(r->state, "step", &r->step);
 }
 
 static void drop_run(spread_run *r)
 {
     oar_state_destroy(r->state);
-    oar_zero_destroy(r->zero);
     oar_optim_destroy(r->optim);
     oar_module_release(r->net);
 }
@@ -313,17 +296,27 @@ static void fsdp_to_others_and_back_goes_on_bitwise(void **state)
 {
     static const struct {
         wrapping wrap;
+        oar_zero_stage stage;
         int ranks;
-    } stop[] = { { PLAIN, 1 }, { FSDP, 4 }, { DDP, 2 },
-                 { FSDP, 2 },  { ZERO, 3 }, { FSDP, 1 } };
-    spread_kind k = { .hold = OAR_HOLD_OWN };
+    } stop[] = {
+        { PLAIN, OAR_ZERO_STAGE_3, 1 }, { FSDP, OAR_ZERO_STAGE_3, 4 },
+        { DDP, OAR_ZERO_STAGE_3, 2 },   { FSDP, OAR_ZERO_STAGE_1, 2 },
+        { FSDP, OAR_ZERO_STAGE_2, 5 },  { FSDP, OAR_ZERO_STAGE_3, 1 }
+    };
 
-    run_ranks("sim", 3, train_and_save, &k);
-    for (size_t i = 0; i < sizeof stop / sizeof stop[0]; i++) {
-        spread_kind other = { .wrap = stop[i].wrap };
+    for (int stage = 0; stage <= 2; stage++) {
+        spread_kind k = { .hold = OAR_HOLD_OWN,
+                          .stage = (oar_zero_stage)stage };
 
-        run_ranks("sim", stop[i].ranks, move, &other);
-        run_ranks("sim", 3, load_and_compare, &k);
+        run_ranks("sim", 3, train_and_save, &k);
+        for (size_t i = 0; i < sizeof stop / sizeof stop[0]; i++) {
+            spread_kind other = { .wrap = stop[i].wrap,
+                                  .stage = stop[i].stage };
+
+            run_ranks("sim", stop[i].ranks, move, &other);
+            run_ranks("sim", 3, load_and_compare, &k);
+        }
+        empty_folder();
     }
 }
 
