@@ -21,6 +21,7 @@
 
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/runs_folder.h"
 
 enum {
     SAMPLES = 120,
@@ -54,22 +55,6 @@ typedef struct resumable_run {
     oar_tensor **param; /* of the module */
     int64_t step;
 } resumable_run;
-
-static char folder[FOLDER_PATH], path[FOLDER_PATH + 8];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    folder_make(folder);
-    snprintf(path, sizeof path, "%s/runs", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return folder_remove(folder);
-}
 
 /* ---- a run --------------------------------------------------------------- */
 
@@ -296,7 +281,7 @@ static oar_status train_and_save(oar_group *g, void *arg)
 
     CHECK_OK(make_run(g, arg, &r));
     CHECK_OK(train_to(&r, STOP));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, r.state, r.step, NULL));
     CHECK_OK(train_to(&r, STOP + 1)); /* what is saved stays as it was */
     oar_checkpoint_close(runs);
@@ -314,7 +299,7 @@ static oar_status load_and_compare(oar_group *g, void *arg)
     CHECK_OK(make_run(g, arg, &whole));
     CHECK_OK(train_to(&whole, STEPS));
     CHECK_OK(make_run(g, arg, &resumed));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_load(runs, resumed.state, OAR_NEWEST, NULL));
     CHECK(resumed.step == STOP);
     CHECK_OK(train_to(&resumed, STEPS));
@@ -333,7 +318,7 @@ static oar_status move(oar_group *g, void *arg)
     resumable_run r;
 
     CHECK_OK(make_run(g, arg, &r));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_newest(runs, &step));
     CHECK_OK(oar_checkpoint_load(runs, r.state, OAR_NEWEST, NULL));
     CHECK_OK(oar_checkpoint_save(runs, r.state, step + 1, NULL));
@@ -363,8 +348,7 @@ static void a_run_that_stops_and_goes_on_is_the_run_that_did_not(void **state)
 
             run_ranks(ranks, train_and_save, &k);
             run_ranks(ranks, load_and_compare, &k);
-            remove_folder(NULL);
-            make_folder(NULL);
+            runs_folder_renew();
         }
 }
 
@@ -382,8 +366,7 @@ static void n_to_m_to_n_goes_on_bitwise(void **state)
         run_ranks(4, train_and_save, &k);
         run_ranks(between[i % 3], move, &k);
         run_ranks(4, load_and_compare, &k);
-        remove_folder(NULL);
-        make_folder(NULL);
+        runs_folder_renew();
     }
 }
 
@@ -404,8 +387,7 @@ static void shards_into_whole_parameters_and_back(void **state)
         run_ranks(2, move, &whole);
         run_ranks(4, move, &first);
         run_ranks(3, load_and_compare, &first);
-        remove_folder(NULL);
-        make_folder(NULL);
+        runs_folder_renew();
     }
 }
 
@@ -475,7 +457,7 @@ static oar_status save_position(oar_group *g, void *arg)
     CHECK_OK(take_rows(loader, (int)c->saved_at, nothing));
     CHECK_OK(oar_state_create(&state));
     CHECK_OK(oar_state_add_loader(state, "rows", loader));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state, c->saved_at, NULL));
     CHECK_OK(take_rows(loader, c->steps, c->count));
     oar_checkpoint_close(runs);
@@ -497,7 +479,7 @@ static oar_status load_position(oar_group *g, void *arg)
     CHECK_OK(make_rows(g, oar_group_size(g), &loader, &data));
     CHECK_OK(oar_state_create(&state));
     CHECK_OK(oar_state_add_loader(state, "rows", loader));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_load(runs, state, c->saved_at, NULL));
     CHECK_OK(take_rows(loader, c->steps, c->count));
     oar_checkpoint_close(runs);
@@ -544,7 +526,7 @@ static void the_rows_of_a_batch_do_not_depend_on_the_ranks(void **state)
 }
 
 #define TEST(name) \
-    cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+    cmocka_unit_test_setup_teardown(name, runs_folder_make, runs_folder_remove)
 
 int main(void)
 {

@@ -18,6 +18,7 @@
 
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/runs_folder.h"
 
 enum { VOCABULARY = 19, CONTEXT = 7, ROWS = 3, STOP = 3, STEPS = 6 };
 
@@ -40,20 +41,6 @@ typedef struct spread_run {
     oar_state *state;
     int64_t step;
 } spread_run;
-
-static char folder[FOLDER_PATH], path[FOLDER_PATH + 8];
-
-static int make_folder(void **state)
-{
-    folder_make(folder);
-    snprintf(path, sizeof path, "%s/runs", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    return folder_remove(folder);
-}
 
 /* ---- a run --------------------------------------------------------------- */
 
@@ -190,7 +177,7 @@ static oar_status train_and_save(oar_group *g, void *arg)
     o.background = o.lazy = k->lazy;
     CHECK_OK(make_run(g, k, &r));
     CHECK_OK(train_to(&r, STOP));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, r.state, r.step, &o));
     CHECK_OK(train_to(&r, STOP + 2)); /* what is saved stays as it was */
     CHECK_OK(oar_checkpoint_wait(runs));
@@ -212,7 +199,7 @@ static oar_status load_and_compare(oar_group *g, void *arg)
     CHECK_OK(train_to(&whole, STEPS));
     CHECK_OK(make_run(g, &other, &resumed));
     CHECK_OK(train_to(&resumed, 1)); /* what is loaded replaces all of it */
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_load(runs, resumed.state, OAR_NEWEST, NULL));
     CHECK(resumed.step == STOP);
     CHECK_OK(train_to(&resumed, STEPS));
@@ -233,7 +220,7 @@ static oar_status move(oar_group *g, void *arg)
 
     other.seed = 77;
     CHECK_OK(make_run(g, &other, &r));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_newest(runs, &step));
     CHECK_OK(oar_checkpoint_load(runs, r.state, OAR_NEWEST, NULL));
     CHECK_OK(oar_checkpoint_save(runs, r.state, step + 1, NULL));
@@ -251,12 +238,6 @@ static void run_ranks(const char *backend, int ranks, oar_rank_fn fn,
                  oar_last_error_text());
 }
 
-static void empty_folder(void)
-{
-    remove_folder(NULL);
-    make_folder(NULL);
-}
-
 static void a_run_that_stops_and_goes_on_is_the_run_that_did_not(void **state)
 {
     static const char *const backend[] = { "sim", "native" };
@@ -271,7 +252,7 @@ static void a_run_that_stops_and_goes_on_is_the_run_that_did_not(void **state)
 
                 run_ranks(backend[b], 3, train_and_save, &k);
                 run_ranks(backend[b], 3, load_and_compare, &k);
-                empty_folder();
+                runs_folder_renew();
             }
 }
 
@@ -288,7 +269,7 @@ static void n_ranks_to_m_and_back_go_on_bitwise(void **state)
             run_ranks("sim", m, move, &other);
             run_ranks("sim", n, load_and_compare, &k);
         }
-        empty_folder();
+        runs_folder_renew();
     }
 }
 
@@ -316,7 +297,7 @@ static void fsdp_to_others_and_back_goes_on_bitwise(void **state)
             run_ranks("sim", stop[i].ranks, move, &other);
             run_ranks("sim", 3, load_and_compare, &k);
         }
-        empty_folder();
+        runs_folder_renew();
     }
 }
 
@@ -330,7 +311,7 @@ static oar_status load_only_model(oar_group *g, void *arg)
 
     CHECK_OK(make_run(g, &k, &r));
     CHECK_OK(train_to(&r, 2));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, r.state, 2, NULL));
     k.seed = 99;
     CHECK_OK(make_run(g, &k, &fresh));
@@ -355,7 +336,7 @@ static void the_model_alone_is_loaded_and_published(void **state)
                               .stage = (oar_zero_stage)stage };
 
             run_ranks("sim", 3, load_only_model, &k);
-            empty_folder();
+            runs_folder_renew();
         }
 }
 
@@ -381,7 +362,7 @@ static oar_status save_buffers(oar_group *g, void *arg)
         CHECK_OK(oar_tensor_fill(oar_module_buffer(cnn, i), 10 * i + rank));
     CHECK_OK(oar_state_create(&state));
     CHECK_OK(oar_state_add_module(state, cnn, "net."));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state, 0, NULL));
     CHECK_OK(
         oar_cnn_create(OAR_OPTS(oar_cnn_opts, .image = 8, .seed = 9), &plain));
@@ -416,7 +397,7 @@ static void buffers_are_saved_as_rank_0_has_them(void **state)
         assert_int_equal(
             ranks_run("sim", hybrid ? 4 : 3, NULL, save_buffers, &hybrid),
             OAR_OK);
-        empty_folder();
+        runs_folder_renew();
     }
 }
 
@@ -467,7 +448,7 @@ static oar_status save_twins(oar_group *g, void *arg)
         CHECK_OK(oar_state_create(&state[i]));
         CHECK_OK(oar_state_add_module(state[i], net[i], "x."));
     }
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state[0], 1, NULL));
     CHECK_OK(oar_checkpoint_load(runs, state[1], 1, NULL));
     CHECK_OK(oar_checkpoint_load(runs, state[2], 1, NULL));
@@ -494,7 +475,7 @@ static void a_parameter_in_two_places_is_saved_once(void **state)
         for (int ranks = 1; ranks <= 3; ranks++) {
             assert_int_equal(ranks_run("sim", ranks, NULL, save_twins, &h),
                              OAR_OK);
-            empty_folder();
+            runs_folder_renew();
         }
 }
 
@@ -559,7 +540,7 @@ static void a_state_without_memory_leaves_nothing(void **state)
 }
 
 #define TEST(name) \
-    cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+    cmocka_unit_test_setup_teardown(name, runs_folder_make, runs_folder_remove)
 
 int main(void)
 {

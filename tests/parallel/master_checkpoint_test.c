@@ -10,24 +10,9 @@
 
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/runs_folder.h"
 
 enum { WIDTH = 7, HIDDEN = 901, ROWS = 5, STOP = 6, STEPS = 15 };
-
-static char folder[FOLDER_PATH], path[FOLDER_PATH + 32];
-
-static int open_folder(void **state)
-{
-    (void)state;
-    folder_make(folder);
-    snprintf(path, sizeof path, "%s/runs", folder);
-    return 0;
-}
-
-static int close_folder(void **state)
-{
-    (void)state;
-    return folder_remove(folder);
-}
 
 typedef struct half_run {
     oar_module *net;
@@ -104,7 +89,7 @@ static oar_status save_first_half(oar_group *g, void *arg)
     CHECK_OK(make_run(&t, g, *(const int *)arg, 1));
     CHECK_OK(train(&t, STOP));
     CHECK_OK(oar_checkpoint_open(
-        g, path, OAR_OPTS(oar_checkpoint_opts, .no_sync = 1), &runs));
+        g, runs_path, OAR_OPTS(oar_checkpoint_opts, .no_sync = 1), &runs));
     CHECK_OK(oar_checkpoint_save(runs, t.state, t.step, NULL));
     oar_checkpoint_close(runs);
     drop_run(&t);
@@ -121,7 +106,7 @@ static oar_status finish_run(oar_group *g, void *arg)
     CHECK_OK(train(&whole, STEPS));
     CHECK_OK(make_run(&t, g, stage, 77)); /* other numbers */
     CHECK_OK(oar_checkpoint_open(
-        g, path, OAR_OPTS(oar_checkpoint_opts, .read_only = 1), &runs));
+        g, runs_path, OAR_OPTS(oar_checkpoint_opts, .read_only = 1), &runs));
     CHECK_OK(oar_checkpoint_load(runs, t.state, OAR_NEWEST, NULL));
     CHECK(t.step == STOP);
     CHECK_OK(train(&t, STEPS));
@@ -159,8 +144,7 @@ static void a_bf16_run_with_masters_goes_on_where_another_stopped(void **state)
             assert_int_equal(ranks_run("sim", m, NULL, finish_run, &stage),
                              OAR_OK);
         }
-        close_folder(NULL);
-        open_folder(NULL);
+        runs_folder_renew();
     }
 }
 
@@ -168,8 +152,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
-            a_bf16_run_with_masters_goes_on_where_another_stopped, open_folder,
-            close_folder),
+            a_bf16_run_with_masters_goes_on_where_another_stopped,
+            runs_folder_make, runs_folder_remove),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
