@@ -109,7 +109,7 @@ OAR_API int oar_fsdp_units(const oar_module *wrapped); /* 0: not wrapped */
 OAR_API const char *oar_fsdp_unit_name(const oar_module *wrapped, int unit);
 
 /* Make a unit (by its dotted name; NULL: all) whole until reshard: to look at
- * parameters between passes. All ranks; mapped: any rank. */
+ * parameters between passes. All ranks; mapped: any rank, while none steps. */
 #define oar_fsdp_unshard(wrapped, unit) \
     oar_fsdp_unshard_at(OAR_HERE, wrapped, unit)
 OAR_API oar_status oar_fsdp_unshard_at(const char *file, int line,
