@@ -67,7 +67,9 @@ OAR_OPTS_INIT(oar_fsdp_opts);
  * around them all. After oar_backward the shards have the mean over all ranks,
  * added to what is there; a parameter that no rank reached has none. Step, and
  * go on: the next forward has the new numbers. A step between a forward and its
- * backward is OAR_E_STATE in that backward.
+ * backward is OAR_E_STATE in that backward. The first forward, unshard or read
+ * after a backward is what takes the step's numbers over: after a step that
+ * comes later, all ranks call oar_shards_publish.
  *
  * All ranks run the same units in the same order, or get OAR_E_MISMATCH that
  * names both units; where parameters are mapped, ranks may take different
@@ -107,7 +109,7 @@ OAR_API int oar_fsdp_units(const oar_module *wrapped); /* 0: not wrapped */
 OAR_API const char *oar_fsdp_unit_name(const oar_module *wrapped, int unit);
 
 /* Make a unit (by its dotted name; NULL: all) whole until reshard: to look at
- * parameters between passes. All ranks; mapped: any rank. */
+ * parameters between passes. All ranks; mapped: any rank, while none steps. */
 #define oar_fsdp_unshard(wrapped, unit) \
     oar_fsdp_unshard_at(OAR_HERE, wrapped, unit)
 OAR_API oar_status oar_fsdp_unshard_at(const char *file, int line,

@@ -48,7 +48,6 @@
 #include <oarsong/mesh.h>
 #include <oarsong/fsdp.h>
 #include <oarsong/shards.h>
-#include <oarsong/zero.h>
 #include <oarsong/parallel.h>
 #include <oarsong/checkpoint.h>
 

@@ -73,10 +73,10 @@ OAR_API oar_status oar_optim_step(oar_optim *optim);
 OAR_API void oar_optim_zero_grad(oar_optim *optim);
 
 /* Calls fn before each step changes a parameter or its state, also when a
- * scaler or a sharded optimizer takes the step, and not when a scaler skips it.
- * If fn fails, the step ends with that status, and nothing has changed. Hooks
- * run in the order they were added; oar_hook_remove removes one, before the
- * optimizer is destroyed. fn must not step or destroy the optimizer. */
+ * scaler takes the step, and not when it skips it. If fn fails, the step ends
+ * with that status, and nothing has changed. Hooks run in the order they were
+ * added; oar_hook_remove removes one, before the optimizer is destroyed. fn
+ * must not step or destroy the optimizer. */
 typedef oar_status (*oar_optim_fn)(oar_optim *optim, void *arg);
 OAR_API oar_status oar_optim_on_step(oar_optim *optim, oar_optim_fn fn,
                                      void *arg, oar_hook **hook);

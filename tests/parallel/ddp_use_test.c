@@ -782,22 +782,13 @@ static oar_status make_same_name(oar_module **module)
     return oar_module_add_child(*module, "part", part);
 }
 
-static oar_status make_nothing(void *arg, int count, oar_tensor *const *piece,
-                               const char *const *name, oar_optim **optim)
-{
-    return OAR_E_STATE;
-}
-
 static void a_users_class_may_be_called_ddp(void **state)
 {
     oar_ddp_stats stats = oar_ddp_stats_init();
     oar_module *mine;
-    oar_zero *zero = NULL;
     int active;
 
     OK(make_same_name(&mine));
-    assert_fails_with(oar_zero_create(mine, make_nothing, NULL, &zero),
-                      OAR_E_STATE, "not wrapped with `sharded`");
     assert_fails_with(oar_ddp_no_sync_begin(mine), OAR_E_ARG, "not wrapped");
     assert_fails_with(oar_ddp_no_sync_end(mine), OAR_E_ARG, "not wrapped");
     assert_fails_with(oar_ddp_weigh(mine, 1), OAR_E_ARG, "not wrapped");
