@@ -241,11 +241,11 @@ static int is_accepted(const rows *r, char *text)
 
 /* ---- mistakes ------------------------------------------------------------ */
 
-typedef struct tally {
+typedef struct judgements {
     int accepted, refused;
-} tally;
+} judgements;
 
-static void compare(const rows *r, tally *t)
+static void compare(const rows *r, judgements *t)
 {
     static char text[TEXT];
     int accepted = is_accepted(r, text), wanted = can_run(r);
@@ -274,7 +274,7 @@ static void insert_at(rows *r, int rank, int i, oar_action a)
 }
 
 /* Drops the action, doubles it, and gives it to another rank. */
-static void mistreat_action(const rows *sound, int rank, int i, tally *t)
+static void mistreat_action(const rows *sound, int rank, int i, judgements *t)
 {
     oar_action a = sound->row[rank][i];
     rows r = *sound;
@@ -303,7 +303,7 @@ static void mistreat_action(const rows *sound, int rank, int i, tally *t)
 
 /* Swaps the action with each that comes later in its row, and moves it behind
  * it. */
-static void misplace_action(const rows *sound, int rank, int i, tally *t)
+static void misplace_action(const rows *sound, int rank, int i, judgements *t)
 {
     for (int k = i + 1; k < sound->count[rank]; k++) {
         oar_action a = sound->row[rank][i];
@@ -340,7 +340,7 @@ static rows rows_of(oar_schedule_kind kind, int ranks, int micro, int all)
 
 static void every_mistake_is_found_and_nothing_else(void **state)
 {
-    tally t = { 0, 0 };
+    judgements t = { 0, 0 };
 
     circles = 0;
     for (int k = 0; k < OAR_SCHEDULE_KINDS; k++)
