@@ -53,11 +53,7 @@ typedef struct oar_schedule oar_schedule;
     X(OAR_ACT_UNSHARD, 9, "UNSHARD")         \
     X(OAR_ACT_RESHARD, 10, "RESHARD")
 
-typedef enum oar_act {
-#define X(name, value, notation) name = value,
-    OAR_ACT_LIST(X)
-#undef X
-} oar_act;
+typedef enum oar_act { OAR_ACT_LIST(OAR_ENUM_ROW) } oar_act;
 
 typedef struct oar_action {
     int stage;
@@ -87,9 +83,7 @@ typedef struct oar_action {
  *              and the last; B in halves
  * dualpipe_v   the same places; needs 2 micro-batches for each rank */
 typedef enum oar_schedule_kind {
-#define X(name, value, word) name = value,
-    OAR_SCHEDULE_KIND_LIST(X)
-#undef X
+    OAR_SCHEDULE_KIND_LIST(OAR_ENUM_ROW)
 } oar_schedule_kind;
 enum { OAR_SCHEDULE_KINDS = 7 };
 

@@ -27,7 +27,8 @@ struct oar_schedule {
 
 /* ---- building (schedule.c) ----------------------------------------------- */
 
-/* A schedule while its rows are filled. After a failure, adding does nothing. */
+/* A schedule while its rows are filled. After a failure, adding does nothing.
+ */
 typedef struct oari_schedule_draft {
     oar_schedule *schedule;
     int forward_only; /* adds F only */
@@ -90,6 +91,7 @@ typedef struct oari_schedule_writer {
 
 void oari_write(oari_schedule_writer *w, const char *format, ...)
     OAR_PRINTF(2, 3);
+const char *oari_act_notation(oar_act act);
 void oari_write_action(oari_schedule_writer *w, const oar_action *action);
 /* "rank 1 at 1F3 (7th)": where an action is, counted as in the user's text. */
 void oari_write_place(oari_schedule_writer *w, const oar_schedule *s, int rank,

@@ -180,7 +180,8 @@ static void begin_run(runner *r)
     }
 }
 
-/* Returns whether all actions have run: with little memory ranks may be stuck. */
+/* Returns whether all actions have run: ranks that may hold too little get
+ * stuck. */
 static int run_all(runner *r)
 {
     int64_t left = 2 * r->all * r->z->ranks;

@@ -7,24 +7,29 @@
 #include "base/status.h"
 
 static const struct {
-    const char *word;
     void (*make)(oari_schedule_draft *draft, const oari_schedule_size *z);
     int least, most; /* chunks */
 } kinds[OAR_SCHEDULE_KINDS] = {
-    [OAR_SCHEDULE_GPIPE] = { "gpipe", oari_make_gpipe, 1, 1 },
-    [OAR_SCHEDULE_1F1B] = { "1f1b", oari_make_1f1b, 1, 1 },
-    [OAR_SCHEDULE_INTERLEAVED] = { "interleaved", oari_make_interleaved, 1,
+    [OAR_SCHEDULE_GPIPE] = { oari_make_gpipe, 1, 1 },
+    [OAR_SCHEDULE_1F1B] = { oari_make_1f1b, 1, 1 },
+    [OAR_SCHEDULE_INTERLEAVED] = { oari_make_interleaved, 1,
                                    OARI_SCHEDULE_NUMBERS },
-    [OAR_SCHEDULE_LOOPED_BFS] = { "looped_bfs", oari_make_looped_bfs, 1,
+    [OAR_SCHEDULE_LOOPED_BFS] = { oari_make_looped_bfs, 1,
                                   OARI_SCHEDULE_NUMBERS },
-    [OAR_SCHEDULE_ZB_H1] = { "zb_h1", oari_make_zb_h1, 1, 1 },
-    [OAR_SCHEDULE_ZB_V] = { "zb_v", oari_make_zb_v, 2, 2 },
-    [OAR_SCHEDULE_DUALPIPE_V] = { "dualpipe_v", oari_make_dualpipe_v, 2, 2 },
+    [OAR_SCHEDULE_ZB_H1] = { oari_make_zb_h1, 1, 1 },
+    [OAR_SCHEDULE_ZB_V] = { oari_make_zb_v, 2, 2 },
+    [OAR_SCHEDULE_DUALPIPE_V] = { oari_make_dualpipe_v, 2, 2 },
 };
 
 const char *oar_schedule_kind_name(oar_schedule_kind kind)
 {
-    return (unsigned)kind < OAR_SCHEDULE_KINDS ? kinds[kind].word : "?";
+    switch (kind) {
+#define X(name, value, word) \
+    case name: return word;
+        OAR_SCHEDULE_KIND_LIST(X)
+#undef X
+    }
+    return "?";
 }
 
 static oar_status check_chunks(oar_schedule_kind kind, int chunks)
@@ -33,9 +38,9 @@ static oar_status check_chunks(oar_schedule_kind kind, int chunks)
         return OAR_OK;
     if (kinds[kind].most == OARI_SCHEDULE_NUMBERS)
         return oari_fail(OAR_E_ARG, "%s with %d stages on each rank",
-                         kinds[kind].word, chunks);
+                         oar_schedule_kind_name(kind), chunks);
     return oari_fail(OAR_E_ARG, "%s with %d stages on each rank: it has %d",
-                     kinds[kind].word, chunks, kinds[kind].most);
+                     oar_schedule_kind_name(kind), chunks, kinds[kind].most);
 }
 
 static oar_status check_size(oar_schedule_kind kind,

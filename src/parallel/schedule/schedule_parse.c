@@ -78,18 +78,13 @@ static oar_status read_number(reader *r, const char *what, int *number)
 
 static oar_status read_action(reader *r, oar_action *action)
 {
-    static const char *const notation[] = {
-#define X(name, value, text) [name] = text,
-        OAR_ACT_LIST(X)
-#undef X
-    };
-    const int acts = sizeof notation / sizeof *notation;
     int act = 0;
 
     OARI_TRY(read_number(r, "a stage", &action->stage));
-    while (act < acts && !take_word(r, notation[act]))
+    while (act <= OAR_ACT_RESHARD &&
+           !take_word(r, oari_act_notation((oar_act)act)))
         act++;
-    if (act == acts)
+    if (act > OAR_ACT_RESHARD)
         return expected(r, "F, B, I, W or another action");
     action->act = (oar_act)act;
     action->micro = -1;

@@ -17,7 +17,7 @@ void oari_write(oari_schedule_writer *w, const char *format, ...)
     w->used += length > 0 ? (size_t)length : 0;
 }
 
-void oari_write_action(oari_schedule_writer *w, const oar_action *a)
+const char *oari_act_notation(oar_act act)
 {
     static const char *const notation[] = {
 #define X(name, value, text) [name] = text,
@@ -25,7 +25,12 @@ void oari_write_action(oari_schedule_writer *w, const oar_action *a)
 #undef X
     };
 
-    oari_write(w, "%d%s", a->stage, notation[a->act]);
+    return notation[act];
+}
+
+void oari_write_action(oari_schedule_writer *w, const oar_action *a)
+{
+    oari_write(w, "%d%s", a->stage, oari_act_notation(a->act));
     if (a->micro >= 0)
         oari_write(w, "%d", a->micro);
 }
