@@ -350,6 +350,59 @@ static void evaluation_only_goes_forward(void **state)
     }
 }
 
+/* ---- cases of the original ----------------------------------------------- */
+
+/* Forward, stage s has micro-batch t - s at tick t. */
+static void at_each_tick_a_stage_has_its_micro_batch(void **state)
+{
+    static const oar_schedule_kind kinds[] = { OAR_SCHEDULE_GPIPE,
+                                               OAR_SCHEDULE_1F1B };
+
+    for (int k = 0; k < 2; k++) {
+        oar_schedule *s = NULL;
+        char *text = NULL;
+
+        OK(oar_schedule_make(kinds[k], 4, 4,
+                             OAR_OPTS(oar_schedule_opts, .forward_only = 1),
+                             &s));
+        OK(oar_schedule_draw(s, NULL, OAR_PICTURE_TEXT, &text));
+        assert_string_equal(text, "rank 0 |0123   |\n"
+                                  "rank 1 | 0123  |\n"
+                                  "rank 2 |  0123 |\n"
+                                  "rank 3 |   0123|\n");
+        oar_free(text);
+        oar_schedule_release(s);
+    }
+}
+
+/* Its 1F1B was GPipe: the kind was stored and never looked at. */
+static void gpipe_and_1f1b_are_not_the_same(void **state)
+{
+    oar_schedule *a = make(OAR_SCHEDULE_GPIPE, 2, 4, 1);
+    oar_schedule *b = make(OAR_SCHEDULE_1F1B, 2, 4, 1);
+    char text[2][256];
+
+    assert_int_equal(oar_schedule_micro(a), 4);
+    oar_schedule_text(a, 0, text[0], sizeof text[0]);
+    oar_schedule_text(b, 0, text[1], sizeof text[1]);
+    assert_string_not_equal(text[0], text[1]);
+    assert_true(report_of(b, 1).in_flight < report_of(a, 1).in_flight);
+    oar_schedule_release(a);
+    oar_schedule_release(b);
+}
+
+/* Its target for 4 stages and 8 micro-batches: ranks work 70 % of the time. */
+static void four_stages_and_eight_micro_batches_are_busy(void **state)
+{
+    oar_schedule *a = make(OAR_SCHEDULE_1F1B, 4, 8, 1);
+    oar_schedule *b = make(OAR_SCHEDULE_ZB_H1, 4, 8, 1);
+
+    assert_true(fabs(1 - report_of(a, 1).bubble - 8. / 11) < 1e-9);
+    assert_true(fabs(1 - report_of(b, 1).bubble - 8. / 9) < 1e-9);
+    oar_schedule_release(a);
+    oar_schedule_release(b);
+}
+
 /* ---- the calls ----------------------------------------------------------- */
 
 static void what_cannot_be_made_is_refused(void **state)
@@ -469,6 +522,9 @@ int main(void)
         cmocka_unit_test(time_is_that_of_the_longest_chain),
         cmocka_unit_test(gradients_in_another_order_are_told),
         cmocka_unit_test(evaluation_only_goes_forward),
+        cmocka_unit_test(at_each_tick_a_stage_has_its_micro_batch),
+        cmocka_unit_test(gpipe_and_1f1b_are_not_the_same),
+        cmocka_unit_test(four_stages_and_eight_micro_batches_are_busy),
         cmocka_unit_test(what_cannot_be_made_is_refused),
         cmocka_unit_test(a_schedule_answers_questions),
         cmocka_unit_test(no_schedule_has_nothing),
