@@ -395,6 +395,34 @@ static void a_circle_is_named(void **state)
             "after 0B0");
 }
 
+/* Each of 16 ranks wants to begin with its second stage: the circle goes
+ * through all of them, and is longer than the text of an error. */
+static void a_long_circle_is_told_in_full(void **state)
+{
+    enum { MANY = 16 };
+    char text[1024], why[4096], clause[128];
+    oar_schedule *s = NULL;
+    int at = 0;
+
+    for (int r = 0; r < MANY; r++)
+        at += snprintf(text + at, sizeof text - (size_t)at,
+                       "%dF0,%dF0,%dB0,%dB0\n", MANY + r, r, MANY + r, r);
+    OK(oar_schedule_parse(text, (size_t)at, NULL, &s));
+    assert_fails_with(oar_schedule_check(s, NULL, NULL), OAR_E_ARG,
+                      "... (oar_schedule_explain has the rest)");
+    assert_true(oar_schedule_explain(s, why, sizeof why) > 512);
+    for (int r = 0; r < MANY; r++) {
+        int before = (r + MANY - 1) % MANY;
+
+        snprintf(clause, sizeof clause,
+                 "rank %d at %dF0 (1st) waits for %dF0, which rank %d runs "
+                 "after %dF0",
+                 r, MANY + r, MANY + r - 1, before, MANY + before);
+        assert_non_null(strstr(why, clause));
+    }
+    oar_schedule_release(s);
+}
+
 static void what_is_wrong_in_a_row_is_named(void **state)
 {
     refuses("0F0,0F0,0B0", "rank 0 at 0F0 (2nd): it has run before");
@@ -559,6 +587,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_mistake_is_found_and_nothing_else),
         cmocka_unit_test(a_circle_is_named),
+        cmocka_unit_test(a_long_circle_is_told_in_full),
         cmocka_unit_test(what_is_wrong_in_a_row_is_named),
         cmocka_unit_test(messages_without_their_other_end_are_named),
         cmocka_unit_test(shards_come_and_go_in_pairs),

@@ -150,4 +150,8 @@ oar_status oari_schedule_judge(const oar_schedule *s,
                                const oar_schedule_cost *cost,
                                oari_schedule_writer *why, oari_timeline *t);
 
+/* The same; the reason, or its beginning, is the last error. */
+oar_status oari_schedule_run(const oar_schedule *s,
+                             const oar_schedule_cost *cost, oari_timeline *t);
+
 #endif

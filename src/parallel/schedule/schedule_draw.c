@@ -199,8 +199,6 @@ oar_status oar_schedule_draw(const oar_schedule *schedule,
                              const oar_schedule_cost *cost, oar_picture picture,
                              char **text)
 {
-    char reason[512] = "";
-    oari_schedule_writer why = { reason, sizeof reason, 0 };
     oar_schedule_cost c;
     oari_timeline t;
     oar_status status;
@@ -209,9 +207,7 @@ oar_status oar_schedule_draw(const oar_schedule *schedule,
         return oari_fail(OAR_E_ARG, "no schedule to draw, nowhere to give the "
                                     "picture, or no such picture");
     OARI_TRY(oari_cost_read(schedule, cost, &c));
-    status = oari_schedule_judge(schedule, &c, &why, &t);
-    if (status == OAR_E_ARG)
-        oari_fail(OAR_E_ARG, "the schedule cannot run: %s", reason);
+    status = oari_schedule_run(schedule, &c, &t);
     if (status == OAR_OK)
         status = paint(schedule, &t, picture, text);
     oari_timeline_free(&t);

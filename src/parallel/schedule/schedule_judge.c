@@ -92,6 +92,21 @@ oar_status oari_schedule_judge(const oar_schedule *s,
     return status;
 }
 
+oar_status oari_schedule_run(const oar_schedule *s,
+                             const oar_schedule_cost *cost, oari_timeline *t)
+{
+    char reason[440] = "";
+    oari_schedule_writer why = { reason, sizeof reason, 0 };
+    oar_status status = oari_schedule_judge(s, cost, &why, t);
+
+    if (status == OAR_E_ARG)
+        oari_fail(OAR_E_ARG, "the schedule cannot run: %s%s", reason,
+                  why.used < why.room
+                      ? ""
+                      : "... (oar_schedule_explain has the rest)");
+    return status;
+}
+
 /* ---- memory -------------------------------------------------------------- */
 
 typedef struct memory_use {
@@ -215,8 +230,6 @@ oar_status oar_schedule_check(const oar_schedule *schedule,
                               oar_schedule_report *report)
 {
     oar_schedule_report made = { .size = sizeof made };
-    char reason[512] = "";
-    oari_schedule_writer why = { reason, sizeof reason, 0 };
     oar_schedule_cost c;
     oari_timeline t;
     oar_status status;
@@ -224,9 +237,7 @@ oar_status oar_schedule_check(const oar_schedule *schedule,
     if (schedule == NULL)
         return oari_fail(OAR_E_ARG, "no schedule to check");
     OARI_TRY(oari_cost_read(schedule, cost, &c));
-    status = oari_schedule_judge(schedule, &c, &why, &t);
-    if (status == OAR_E_ARG)
-        oari_fail(OAR_E_ARG, "the schedule cannot run: %s", reason);
+    status = oari_schedule_run(schedule, &c, &t);
     if (status == OAR_OK)
         status = report_order(schedule, &made);
     if (status == OAR_OK && report != NULL) {
