@@ -57,7 +57,7 @@ struct oari_fsdp {
     oar_storage **flat;  /* by flat: its parameters */
     oar_storage **grads; /* by flat: their gradients; NULL: frozen */
     int no_sync;
-    int reduced;  /* the shards got gradients, or numbers from elsewhere, since
+    int changed;  /* the shards got gradients, or numbers from elsewhere, since
                      the last publish */
     int recorded; /* passes that hold the outermost unit */
     int in_backward;

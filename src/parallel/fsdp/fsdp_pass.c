@@ -110,7 +110,7 @@ oar_status oari_fsdp_finish(oari_fsdp *d)
     for (int u = 0; u < d->units; u++)
         if (!d->unit[u].joined)
             oari_fsdp_close_grads(d, u);
-    d->reduced = 1;
+    d->changed = 1;
     return OAR_OK;
 }
 
@@ -183,9 +183,9 @@ static int is_recording(oar_tape *tape)
 
 oar_status oari_fsdp_publish(oari_fsdp *d)
 {
-    if (d->reduced)
+    if (d->changed)
         OARI_TRY(oar_shards_publish(d->shards));
-    d->reduced = 0;
+    d->changed = 0;
     return OAR_OK;
 }
 

@@ -47,7 +47,7 @@ int oari_fsdp_array_of_shard(const oari_fsdp *d, const oar_tensor *shard)
 
 void oari_fsdp_changed(oari_fsdp *d)
 {
-    d->reduced = 1;
+    d->changed = 1;
 }
 
 /* ---- one parameter ------------------------------------------------------- */
