@@ -15,6 +15,7 @@
 #include <oarsong/tape.h>
 
 #include "support/leak_check.h"
+#include "support/spread_gpt.h"
 
 /* ---- a model that takes one of two ways ---------------------------------- */
 
@@ -451,28 +452,8 @@ static void a_rank_that_cannot_wrap_is_named_to_the_others(void **state)
 static oar_status wrap_alone(void *arg)
 {
     oar_fsdp_opts o = small_units(*(oar_hold *)arg);
-    oar_module *net = NULL, *wrapped = NULL;
-    oar_tape *tape = NULL;
-    oar_tensor *loss;
-    oar_group *g;
-    oar_status status = oar_group_create(NULL, 0, 1, NULL, &g);
 
-    if (status != OAR_OK)
-        return status;
-    status = oar_linear_create(WIDTH, WIDTH, 1, NULL, &net);
-    if (status == OAR_OK)
-        status = oar_fsdp_wrap(net, g, &o, &wrapped);
-    if (status == OAR_OK)
-        status = oar_tape_create(&tape);
-    if (status == OAR_OK) {
-        loss = fork_loss(tape, wrapped, 0);
-        status =
-            loss != NULL ? oar_backward(tape, loss) : oar_last_error()->status;
-    }
-    oar_tape_destroy(tape);
-    oar_module_release(wrapped);
-    oar_group_destroy(g);
-    return status;
+    return fsdp_train_alone(&o, 1);
 }
 
 static void every_failing_allocation_is_reported(void **state)

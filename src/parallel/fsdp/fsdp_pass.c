@@ -2,9 +2,9 @@
 /* fsdp_pass: what happens around the units of a module while it runs.
  *
  * A unit is whole from before its forward until after it, and again around its
- * backward; the outermost unit from its forward until the end of the pass.
- * While a part is recomputed, its units stay whole from the second forward
- * until their backward. Before a unit's backward it gets memory for its
+ * backward; the outermost unit from its forward until the end of the pass,
+ * unless the options keep more or less. While a part is recomputed, its units
+ * stay whole from the second forward until their backward. Before a unit's backward it gets memory for its
  * gradients. Each gradient that is complete is told to the shards, which reduce
  * a unit when all of its gradients are there.
  *
@@ -165,8 +165,12 @@ static void pass_ended(void *arg, oar_status status)
         oari_fsdp_fail(d);
         return;
     }
-    for (; d->recorded > 0; d->recorded--) /* also of a tape that was reset */
+    /* also of a tape that was reset */
+    for (; d->recorded > 0; d->recorded--)
         oari_fsdp_close(d, 0);
+    for (int u = 0; u < d->units; u++)
+        for (; d->unit[u].kept > 0; d->unit[u].kept--)
+            oari_fsdp_close(d, u);
     oari_fsdp_announce(d, OARI_FSDP_END, 0);
     d->leading = 0;
 }
@@ -218,13 +222,19 @@ static oar_status after_forward(oar_tape *tape, oar_module *module, void *arg)
     oari_fsdp_unit *u = arg;
     oari_fsdp *d = u->fsdp;
 
-    if (u == d->unit && is_recording(tape)) {
-        d->recorded++;
-        return OAR_OK;
-    }
     if (oar_tape_replays(tape)) { /* its backward is next */
         u->kept++;
         return OAR_OK;
+    }
+    if (is_recording(tape) && d->opts.keep != OAR_FSDP_KEEP_NOTHING) {
+        if (u == d->unit) {
+            d->recorded++;
+            return OAR_OK;
+        }
+        if (d->opts.keep == OAR_FSDP_KEEP_PASS) {
+            u->kept++;
+            return OAR_OK;
+        }
     }
     return oari_fsdp_close(d, (int)(u - d->unit));
 }

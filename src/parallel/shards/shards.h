@@ -224,6 +224,10 @@ oar_status oari_hold_protect(oar_shards *s);
 
 /* ---- shard_gather.c, shard_reduce.c -------------------------------------- */
 
+/* Gathers an array from the shards of all ranks to `to`, in their dtype, which
+ * is not that of whole arrays where precision is mixed. A collective. */
+oar_status oari_shards_gather_array(oar_shards *s, int array, void *to);
+
 /* Waits for what is posted and gives the memory back. */
 void oari_gathers_end(oar_shards *s);
 void oari_reductions_end(oar_shards *s);
