@@ -58,6 +58,7 @@ static oar_status post_gather(oar_shards *s, oari_flat *flat, int kind,
         s->apart ? part_of_whole(s, flat) : oari_shards_part(s, flat);
     oar_span whole;
     oari_unit_name name = oari_shards_unit_name(s, flat->unit);
+    oar_status status;
 
     for (int i = 0; i < oar_group_size(s->gather_group); i++)
         count += counts[i];
@@ -65,11 +66,13 @@ static oar_status post_gather(oar_shards *s, oari_flat *flat, int kind,
         oar_span_of((unsigned char *)oari_shards_whole(s, flat) + from * size,
                     count, flat->whole_dtype);
     s->stats.gathered_bytes += (count - mine.count) * size;
-    return oar_all_gather_v(
-        s->gather_group, mine, whole, counts,
-        OAR_OPTS(oar_call_opts, .label = name.text,
-                 .key = oari_shards_key(kind, flat - s->flat)),
-        work);
+    oari_busy_begin(&s->busy);
+    status =
+        oar_all_gather_v(s->gather_group, mine, whole, counts,
+                         OAR_OPTS(oar_call_opts, .label = name.text,
+                                  .key = oari_shards_key(kind, flat - s->flat)),
+                         work);
+    return oari_busy_end(&s->busy, status, work != NULL ? *work : NULL);
 }
 
 /* now: the caller waits for it at once, and does the work itself. */
@@ -361,6 +364,7 @@ oar_status oar_shards_publish_at(const char *file, int line, oar_shards *shards)
     s->stats.gathers = s->stats.reductions = 0;
     s->stats.gathered_bytes = s->stats.reduced_bytes = 0;
     s->stats.exposed_s = 0;
+    oari_busy_clear(&s->busy);
     status = s->resident ? gather_resident(s) : drop_unused(s);
     if (status != OAR_OK)
         return oari_shards_break(s);
