@@ -96,10 +96,11 @@ OAR_OPTS_INIT(oar_fsdp_opts);
  *
  * OAR_E_STATE: the module or a part of it is wrapped already, or a parameter
  * has no numbers and is not lazy. OAR_E_UNSUPPORTED: a parameter is strided, or
- * shares its memory with another. OAR_E_NOT_FOUND: a pattern in units or ignored
- * fits nothing. OAR_E_DTYPE: with `mixed`, a dtype that is not possible, or a
- * parameter that is neither f32 nor f64. A failure in a pass on one rank ends
- * the pass on all; where parameters are mapped, only once it has gradients.
+ * shares its memory with another. OAR_E_NOT_FOUND: a pattern in units or
+ * ignored fits nothing. OAR_E_DTYPE: with `mixed`, a dtype that is not
+ * possible, or a parameter that is neither f32 nor f64. A failure in a pass on
+ * one rank ends the pass on all; where parameters are mapped, only once it has
+ * gradients.
  *
  * Takes inner's reference, also on failure. Borrows the groups, which must live
  * as long as the module. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of FSDP that change what is whole when, and what is spread at all: the
- * bits stay those of DDP, and the figures say what was saved. */
+/* Options of FSDP that change what is whole when, and what is spread at all:
+ * the bits stay those of DDP, and the figures say what was saved. */
 #include "support/test_job.h"
 
 #include <stdio.h>
@@ -206,7 +206,8 @@ static void ignored_parameters_are_each_ranks_own(void **state)
     ranks_all(3, keep_own_numbers, NULL);
 }
 
-/* A checkpoint has the shards; each rank adds what is its own under its name. */
+/* A checkpoint has the shards; each rank adds what is its own under a name of
+ * its own. */
 static oar_status save_and_load(oar_group *g, void *arg)
 {
     static const double zeros[12];

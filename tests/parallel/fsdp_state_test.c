@@ -155,8 +155,8 @@ static void parameters_are_read_and_written_as_a_whole(void **state)
         run_everywhere(ranks, read_and_write);
 }
 
-/* Whole parameters are bf16, but are read as the shards have them, of which only
- * those of the parameter are gathered. */
+/* Whole parameters are bf16, but are read as the shards have them, of which
+ * only those of the parameter are gathered. */
 static oar_status read_master_weights(oar_group *g, void *arg)
 {
     oar_fsdp_opts o = *(const oar_fsdp_opts *)arg;
@@ -186,7 +186,16 @@ static oar_status read_master_weights(oar_group *g, void *arg)
 
 static void reading_gives_the_numbers_of_the_shards(void **state)
 {
-    run_everywhere(3, read_master_weights);
+    for (int h = OAR_HOLD_MAPPED; h <= OAR_HOLD_OWN; h++)
+        for (int stage = 0; stage <= 2; stage += 2) {
+            oar_fsdp_opts o = oar_fsdp_opts_init();
+
+            o.hold = (oar_hold)h;
+            o.stage = (oar_zero_stage)stage;
+            o.least_bytes = 1;
+            assert_int_equal(
+                ranks_run("native", 3, NULL, read_master_weights, &o), OAR_OK);
+        }
 }
 
 static oar_status read_alone(oar_group *g, void *arg)

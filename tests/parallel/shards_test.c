@@ -659,7 +659,7 @@ static oar_status wrong_calls(oar_group *g, void *arg)
 {
     oar_span array[2] = { oar_span_of(NULL, 7, OAR_F32),
                           oar_span_of(NULL, 5, OAR_I64) };
-    int unit[2] = { 0, 0 }, wrong[2] = { 0, 2 };
+    int unit[2] = { 0, 0 }, wrong[2] = { 0, 3 };
     oar_shards_opts o = oar_shards_opts_init();
     size_t first, count;
     oar_shards *s = NULL;

@@ -132,10 +132,15 @@ static oar_status check_param(const oari_fsdp *d, int index)
     if (!oar_tensor_is_contiguous(p->tensor))
         return oari_fail(OAR_E_UNSUPPORTED,
                          "fsdp_wrap: parameter \"%s\" is strided", p->name);
-    if (oar_tensor_const_data(p->tensor) == NULL &&
-        oar_tensor_count(p->tensor) > 0)
+    if (oar_tensor_count(p->tensor) > 0 &&
+        (oar_tensor_const_data(p->tensor) == NULL ||
+         oar_tensor_is_read_only(p->tensor)))
         return oari_fail(OAR_E_STATE,
-                         "fsdp_wrap: parameter \"%s\" has no numbers", p->name);
+                         "fsdp_wrap: parameter \"%s\" %s: is the module, or "
+                         "one around it, wrapped already?",
+                         p->name,
+                         oar_tensor_is_read_only(p->tensor) ? "is read-only"
+                                                            : "has no numbers");
     for (int i = 0; i < index; i++)
         if (oar_tensor_storage(d->param[i].tensor) ==
             oar_tensor_storage(p->tensor))
@@ -294,7 +299,8 @@ static oar_status move_param(oari_fsdp *d, const oari_fsdp_param *p)
 {
     static const char *const why =
         "is spread over the ranks by FSDP: give the optimizer, clipping or "
-        "scaler oar_fsdp_params instead";
+        "scaler oar_fsdp_params instead, and write to it by "
+        "oar_fsdp_write_param";
     const oari_sharded_array *a = &d->shards->array[p->array];
     oar_dtype dtype = d->shards->flat[a->flat].whole_dtype;
     oar_tensor *grad;

@@ -4,9 +4,9 @@
  * A unit is whole from before its forward until after it, and again around its
  * backward; the outermost unit from its forward until the end of the pass,
  * unless the options keep more or less. While a part is recomputed, its units
- * stay whole from the second forward until their backward. Before a unit's backward it gets memory for its
- * gradients. Each gradient that is complete is told to the shards, which reduce
- * a unit when all of its gradients are there.
+ * stay whole from the second forward until their backward. Before a unit's
+ * backward it gets memory for its gradients. Each gradient that is complete is
+ * told to the shards, which reduce a unit when all of its gradients are there.
  *
  * A failure on one rank leaves the others waiting for its collectives: it
  * breaks the shards, on all ranks, unless nothing of this pass is shared.
