@@ -185,9 +185,11 @@ static oar_status accumulate(oar_group *g, void *arg)
     CHECK_OK(oar_shards_read_stats(s, &stats));
     CHECK(stats.reductions == 0 && stats.reduced_bytes == 0);
     CHECK(stats.passes == 0);
+    CHECK((stats.communication_s > 0) == (stats.gathered_bytes > 0));
     CHECK_OK(spread_gpt_pass(net, tape, rank, 3));
     CHECK_OK(oar_shards_read_stats(s, &stats));
     CHECK(stats.reductions == oar_fsdp_units(net) && stats.passes == 1);
+    CHECK(stats.communication_s > 0);
     CHECK((stats.gathered_bytes == 0) == (c.opts.hold == OAR_HOLD_MAPPED));
     oar_tape_destroy(tape);
     oar_module_release(net);
