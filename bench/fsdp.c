@@ -2,15 +2,24 @@
 /* fsdp: memory and time of a step of a GPT trained by several ranks.
  *
  *     oarsong run -n N fsdp MODE STEPS WIDTH LAYERS VOCABULARY BATCH
+ *     oarsong run -n N fsdp lazy-mapped|lazy-host|lazy-own WIDTH LAYERS
+ *         VOCABULARY
  *
  * Sequences of 64 tokens, f32, AdamW. MODE is ddp; or mapped, host or own, a
  * hold of FSDP, which may end with the stage (own1, own2; else 3); or one, a
  * process that trains alone, to compare with. Rank 0 prints a line
- * fsdp,MODE,RANKS,PARAMS,PSS_MB,HOST_MB,WALL_MS,CPU_MS,TOKENS/S,LOSS,MOVED
+ * fsdp,MODE,RANKS,PARAMS,PSS_MB,HOST_MB,WALL_MS,CPU_MS,TOKENS/S,LOSS,MOVED,
+ *     COMMUNICATION_MS,EXPOSED_MS,HIDDEN%
  * with the mean over ranks of the proportional set size at the end of a
  * backward, that of all ranks together, the median time of a step, the median
- * CPU time of a step and rank, and the bytes of parameters that one step
- * gathered on rank 0.
+ * CPU time of a step and rank, the bytes of parameters that one step gathered
+ * on rank 0, and the medians of how long it communicated in a step, of how long
+ * it waited for that, and the part that it did not wait.
+ *
+ * `lazy` only starts a model that is lazy, and prints
+ * fsdp,MODE,RANKS,PARAMS,SHARD_MB,PEAK_MB,PEAK/SHARD,WALL_MS
+ * with the parameters of one rank, the most by which the memory of any rank
+ * grew meanwhile, and the time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +70,28 @@ static double pss_mb(void)
     return (double)kib / 1024;
 }
 
+/* Returns the most memory that this process ever had in pages since the last
+ * call with reset, or what it has now. */
+static double resident_mb(const char *which, int reset)
+{
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[256], found[64];
+    long kib = 0, value;
+
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "%63[^:]: %ld", found, &value) == 2 &&
+            strcmp(found, which) == 0)
+            kib = value;
+    if (file != NULL)
+        fclose(file);
+    file = reset ? fopen("/proc/self/clear_refs", "w") : NULL;
+    if (file != NULL) {
+        fputs("5", file);
+        fclose(file);
+    }
+    return (double)kib / 1024;
+}
+
 static int by_size(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -80,16 +111,16 @@ typedef struct trained {
     oar_optim *adam;
 } trained;
 
+static oar_hold hold_of(const char *mode)
+{
+    return strcmp(mode, "mapped") == 0 ? OAR_HOLD_MAPPED
+           : strcmp(mode, "host") == 0 ? OAR_HOLD_HOST
+                                       : OAR_HOLD_OWN;
+}
+
 static void wrap(trained *t, oar_group *world)
 {
     const oar_adam_opts *adam = OAR_OPTS(oar_adam_opts, .lr = 1e-3);
-    oar_hold hold = strncmp(t->mode, "mapped", 6) == 0 ? OAR_HOLD_MAPPED
-                    : strncmp(t->mode, "host", 4) == 0 ? OAR_HOLD_HOST
-                                                       : OAR_HOLD_OWN;
-    char last = t->mode[strlen(t->mode) - 1];
-    oar_zero_stage stage = last == '1'   ? OAR_ZERO_STAGE_1
-                           : last == '2' ? OAR_ZERO_STAGE_2
-                                         : OAR_ZERO_STAGE_3;
     oar_tensor *const *param;
     int count;
 
@@ -100,42 +131,92 @@ static void wrap(trained *t, oar_group *world)
         TRY(oar_adamw_create(t->model, adam, &t->adam));
     } else {
         TRY(oar_fsdp_wrap(t->model, world,
-                          OAR_OPTS(oar_fsdp_opts, .hold = hold, .stage = stage),
+                          OAR_OPTS(oar_fsdp_opts, .hold = hold_of(t->mode),
+                                   .stage = stage_of(t->mode)),
                           &t->model));
         param = oar_fsdp_params(t->model, &count);
         TRY(oar_adamw_create_over(count, param, adam, &t->adam));
     }
 }
 
+static int64_t count_params(const oar_module *model)
+{
+    int64_t params = 0;
+
+    for (int i = 0; i < oar_module_params(model); i++)
+        params += oar_tensor_count(oar_module_param(model, i));
+    return params;
+}
+
+static int start_lazily(const char *mode, oar_gpt_opts *gpt)
+{
+    double from, before, peak;
+    int64_t params;
+    oar_module *model;
+    oar_group *world;
+
+    TRY(oar_group_from_env(NULL, &world));
+    TRY(oar_barrier(world, NULL, NULL));
+    from = wall_ms();
+    before = resident_mb("VmRSS", 1);
+    oar_lazy(1);
+    TRY(oar_gpt_create(gpt, &model));
+    oar_lazy(0);
+    params = count_params(model);
+    TRY(oar_fsdp_wrap(
+        model, world,
+        OAR_OPTS(oar_fsdp_opts, .hold = hold_of(mode + strlen("lazy-"))),
+        &model));
+    peak = resident_mb("VmHWM", 0) - before;
+    TRY(oar_all_reduce(world, oar_span_of(&peak, 1, OAR_F64), OAR_MAX, NULL,
+                       NULL));
+    if (oar_group_rank(world) == 0) {
+        double shard = (double)params * 4 / (1 << 20) / oar_group_size(world);
+        printf("fsdp,%s,%d,%.1fM,%.1f,%.1f,%.3f,%.0f\n", mode,
+               oar_group_size(world), (double)params / 1e6, shard, peak,
+               peak / shard, wall_ms() - from);
+    }
+    oar_module_release(model);
+    oar_group_destroy(world);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
-    static double wall[MOST_STEPS], cpu[MOST_STEPS];
+    static double wall[MOST_STEPS], cpu[MOST_STEPS], waited[MOST_STEPS],
+        sent[MOST_STEPS];
     oar_gpt_opts gpt = oar_gpt_opts_init();
     oar_shards_stats stats = oar_shards_stats_init();
     trained t = { 0 };
     oar_group *world;
     oar_tape *tape;
     double sum[3] = { 0 }, loss = 0;
-    int64_t batch, params = 0;
+    int64_t batch, params;
     int steps, rank, ranks;
 
+    gpt.context = TOKENS;
+    if (argc == 5 && strncmp(argv[1], "lazy-", 5) == 0) {
+        gpt.width = atol(argv[2]);
+        gpt.layers = atoi(argv[3]);
+        gpt.vocabulary = atol(argv[4]);
+        return start_lazily(argv[1], &gpt);
+    }
     if (argc != 7)
         return fprintf(stderr, "usage: fsdp MODE STEPS WIDTH LAYERS VOCABULARY "
-                               "BATCH\n"),
+                               "BATCH, or fsdp lazy-HOLD WIDTH LAYERS "
+                               "VOCABULARY\n"),
                2;
     t.mode = argv[1];
     steps = atoi(argv[2]) < MOST_STEPS ? atoi(argv[2]) : MOST_STEPS;
     gpt.width = atol(argv[3]);
     gpt.layers = atoi(argv[4]);
     gpt.vocabulary = atol(argv[5]);
-    gpt.context = TOKENS;
     batch = atol(argv[6]);
     TRY(oar_group_from_env(NULL, &world));
     rank = oar_group_rank(world);
     ranks = oar_group_size(world);
     TRY(oar_gpt_create(&gpt, &t.model));
-    for (int i = 0; i < oar_module_params(t.model); i++)
-        params += oar_tensor_count(oar_module_param(t.model, i));
+    params = count_params(t.model);
     wrap(&t, world);
     TRY(oar_tape_create(&tape));
     for (int step = 0; step < steps; step++) {
@@ -157,6 +238,8 @@ int main(int argc, char **argv)
             sum[0] = pss_mb();
         if (oar_fsdp_shards(t.model) != NULL)
             TRY(oar_shards_read_stats(oar_fsdp_shards(t.model), &stats));
+        sent[step] = stats.communication_s * 1e3;
+        waited[step] = stats.exposed_s * 1e3;
         TRY(oar_optim_step(t.adam));
         oar_optim_zero_grad(t.adam);
         oar_tape_reset(tape);
@@ -169,10 +252,15 @@ int main(int argc, char **argv)
                        NULL));
     if (rank == 0) {
         double ms = median(wall + 1, steps - 1);
-        printf("fsdp,%s,%d,%.1fM,%.1f,%.1f,%.1f,%.1f,%.0f,%.5f,%llu\n", t.mode,
+        double all = median(sent + 1, steps - 1);
+        double exposed = median(waited + 1, steps - 1);
+
+        printf("fsdp,%s,%d,%.1fM,%.1f,%.1f,%.1f,%.1f,%.0f,%.5f,%llu,", t.mode,
                ranks, (double)params / 1e6, sum[0] / ranks, sum[0], ms,
                sum[1] / ranks, (double)(batch * TOKENS * ranks) / ms * 1e3,
                sum[2] / ranks, (unsigned long long)stats.gathered_bytes);
+        printf("%.2f,%.2f,%.1f\n", all, exposed,
+               all > exposed ? 100 * (1 - exposed / all) : 0);
     }
     oar_tape_destroy(tape);
     oar_optim_destroy(t.adam);

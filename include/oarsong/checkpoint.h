@@ -93,7 +93,9 @@ OAR_API oar_status oar_state_add_span(oar_state *state, const char *section,
  * DDP or FSDP is looked through: names are those of the module inside, and
  * buffers are saved as the first rank of its group has them. Of what FSDP has
  * spread each rank saves and loads its shards, whether or not a parameter is
- * whole; the next forward after a load has the new numbers. Any wrapper loads
+ * whole; the next forward after a load has the new numbers. What FSDP ignores
+ * is left out: oar_state_add_tensor adds it, under a name for each rank where
+ * ranks differ. Any wrapper loads
  * what another has saved, on any number of ranks. Keeps a reference to FSDP's
  * wrapper, whose groups must then live as long as the state. A parameter that
  * is there twice is saved once, with its other name as an alias. Ranks may add

@@ -25,22 +25,37 @@
 
 OAR_BEGIN_DECLS
 
+/* How long parameters that were gathered stay whole. To keep them until they
+ * are stepped is OAR_ZERO_STAGE_2. */
+typedef enum oar_fsdp_keep {
+    OAR_FSDP_KEEP_OUTERMOST = 0, /* those of the outermost unit from forward
+                                    until the end of backward, others while
+                                    their unit runs */
+    OAR_FSDP_KEEP_NOTHING = 1,   /* all only while their unit runs */
+    OAR_FSDP_KEEP_PASS = 2       /* all from forward until their backward; a
+                                    part that is recomputed is gathered again */
+} oar_fsdp_keep;
+
 typedef struct oar_fsdp_opts {
     size_t size;
-    const char *const *units; /* which modules are units: dotted names, in which
-                                 a part may be "*" ("blocks.*"), or
-                                 "class:NAME"; ends with NULL. NULL: the
-                                 children of one class that hold most, of all
-                                 modules. The wrapped module is always one */
-    size_t least_bytes;       /* a smaller unit joins the one around it; 0 means
-                                 64 KiB */
-    oar_zero_stage stage;     /* what is spread: see shards.h */
-    oar_hold hold;            /* where whole parameters are: see shards.h */
-    int prefetch;             /* as of oar_shards_opts */
-    oar_group *replicas;      /* hybrid sharding: the ranks that have the same
-                                 shards in other groups; borrowed */
-    int weighted;             /* a weighted mean: oar_shards_weigh */
-    int canonical;            /* add in the order of ranks whatever it costs */
+    const char *const *units;   /* which modules are units: dotted names, in
+                                   which a part may be "*" ("blocks.*"), or
+                                   "class:NAME"; ends with NULL. NULL: the
+                                   children of one class that hold most, of all
+                                   modules. The wrapped module is always one */
+    size_t least_bytes;         /* a smaller unit joins the one around it; 0
+                                   means 64 KiB */
+    const char *const *ignored; /* parameters that are left alone: dotted names
+                                   as of units, of parameters or of modules,
+                                   for all that they hold; ends with NULL */
+    oar_zero_stage stage;       /* what is spread: see shards.h */
+    oar_hold hold;              /* where whole parameters are: see shards.h */
+    oar_fsdp_keep keep;         /* if they are gathered */
+    int prefetch;               /* as of oar_shards_opts */
+    oar_group *replicas;        /* hybrid sharding: the ranks that have the same
+                                   shards in other groups; borrowed */
+    int weighted;               /* a weighted mean: oar_shards_weigh */
+    int canonical;  /* add in the order of ranks whatever it costs */
     int no_scatter; /* do not take rank 0's parameters and buffers: every rank
                        has the same numbers */
     int mixed;      /* mixed precision: 1 if the next three count */
@@ -71,6 +86,11 @@ OAR_OPTS_INIT(oar_fsdp_opts);
  * after a backward is what takes the step's numbers over: after a step that
  * comes later, all ranks call oar_shards_publish.
  *
+ * Parameters that are `ignored` stay as they are, each rank with numbers,
+ * gradients and a dtype of its own; nothing of them is sent, and they are among
+ * neither the shards nor, in a checkpoint, the state of the module. Lazy ones
+ * are made. Optimizers take them as they are.
+ *
  * All ranks run the same units in the same order, or get OAR_E_MISMATCH that
  * names both units; where parameters are mapped, ranks may take different
  * branches, and one may evaluate alone once all have begun a forward after a
@@ -78,10 +98,11 @@ OAR_OPTS_INIT(oar_fsdp_opts);
  *
  * OAR_E_STATE: the module or a part of it is wrapped already, or a parameter
  * has no numbers and is not lazy. OAR_E_UNSUPPORTED: a parameter is strided, or
- * shares its memory with another. OAR_E_NOT_FOUND: a pattern in units fits
- * nothing. OAR_E_DTYPE: with `mixed`, a dtype that is not possible, or a
- * parameter that is neither f32 nor f64. A failure in a pass on one rank ends
- * the pass on all; where parameters are mapped, only once it has gradients.
+ * shares its memory with another. OAR_E_NOT_FOUND: a pattern in units or
+ * ignored fits nothing. OAR_E_DTYPE: with `mixed`, a dtype that is not
+ * possible, or a parameter that is neither f32 nor f64. A failure in a pass on
+ * one rank ends the pass on all; where parameters are mapped, only once it has
+ * gradients.
  *
  * Takes inner's reference, also on failure. Borrows the groups, which must live
  * as long as the module. */
@@ -121,9 +142,10 @@ OAR_API oar_status oar_fsdp_reshard_at(const char *file, int line,
 
 /* Copies a whole parameter out, row by row, converted to dtype. The name is
  * that of the module inside ("blocks.0.up.weight"). data has room for all of
- * it; NULL: this rank only takes part. Gathers the parameter's unit, unless it
- * is whole. With mixed precision, the numbers are those of param_dtype. All
- * ranks call it with the same name; mapped: any rank. OAR_E_NOT_FOUND: no
+ * it; NULL: this rank only takes part. The numbers are those of the shards,
+ * also with mixed precision; of no other parameter is anything sent. All ranks
+ * call it with the same name; mapped without mixed precision: any rank. Of a
+ * parameter that is ignored, it copies this rank's. OAR_E_NOT_FOUND: no
  * parameter has this name. */
 #define oar_fsdp_read_param(wrapped, name, dtype, data) \
     oar_fsdp_read_param_at(OAR_HERE, wrapped, name, dtype, data)
@@ -133,6 +155,7 @@ OAR_API oar_status oar_fsdp_read_param_at(const char *file, int line,
 /* Replaces a parameter by numbers of that dtype, row by row, converted. All
  * ranks call it with the same numbers, those of replicas as well: each writes
  * its own part, and nothing of them is sent. The next forward or read has them.
+ * Of a parameter that is ignored, this rank's is replaced at once.
  * OAR_E_NOT_FOUND; OAR_E_STATE while a unit that was gathered is whole, then
  * nothing is written. */
 #define oar_fsdp_write_param(wrapped, name, dtype, data) \

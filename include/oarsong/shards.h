@@ -225,6 +225,8 @@ typedef struct oar_shards_stats {
     uint64_t whole_bytes; /* in buffers of gathered units and gradients: now */
     uint64_t most_bytes;  /* and at most so far */
     double exposed_s;     /* this thread waited for communication */
+    double communication_s; /* while at least one gather or reduction of a unit
+                               was under way */
 } oar_shards_stats;
 OAR_OPTS_INIT(oar_shards_stats);
 OAR_API oar_status oar_shards_read_stats(const oar_shards *shards,

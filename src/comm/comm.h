@@ -63,9 +63,10 @@ struct oar_work {
     /* Not set by oari_work_init, but where they are first used: */
     oar_transfer transfer; /* of a message that has been started */
     char sent[160];        /* the sender's answer, once inquired_ns is set */
+    size_t room;           /* bytes behind it */
 };
 
-/* Sets all members but the last two, one by one: that takes less time than to
+/* Sets all members but the last three, one by one: that takes less time than to
  * clear the whole struct. tests/unit/work_init_test.c finds a member that is
  * left out. */
 static inline void oari_work_init(oar_work *work, oar_group *group,
@@ -122,6 +123,11 @@ typedef struct oari_engine {
     pthread_cond_t roused;  /* for the engine's thread */
     oar_work *first, *last; /* collectives */
     oar_work *fresh;        /* messages, newest first */
+
+    /* works that ended, for the next ones, under spare_lock */
+    pthread_mutex_t spare_lock;
+    oar_work *spare;
+    int spares;
 
     /* the driver's: collectives under way */
     oari_lane *lane;

@@ -15,8 +15,9 @@ enum {
 oar_status oari_plan_make(const char *name, oari_planner planner,
                           const oari_plan_request *req, oari_plan *plan)
 {
-    memset(plan, 0, sizeof *plan);
-    plan->algorithm = name;
+    *plan = (oari_plan){ .algorithm = name,
+                         .step = plan->step,
+                         .room = plan->room };
     planner(req, plan);
     oari_plan_end(plan);
     if (plan->failed) {

@@ -132,7 +132,8 @@ typedef struct oari_plan_request {
 
 typedef void (*oari_planner)(const oari_plan_request *req, oari_plan *plan);
 
-/* Makes a plan and adds END to it. `plan` need not be initialised. */
+/* Makes a plan and adds END to it. plan: of zeros, or one that was made before,
+ * whose memory is used again. */
 oar_status oari_plan_make(const char *name, oari_planner planner,
                           const oari_plan_request *req, oari_plan *plan);
 void oari_plan_clear(oari_plan *plan);

@@ -106,8 +106,10 @@ oar_status oari_check_not_read_only(const char *what, const oar_tensor *tensor)
     OARI_TRY(check_here(what, tensor));
     if (!tensor->storage->read_only)
         return OAR_OK;
-    return oari_fail(OAR_E_STATE, "%s of a tensor %s that can only be read",
-                     what, oari_shape_text(tensor->at.shape).text);
+    return oari_fail(OAR_E_STATE, "%s of a tensor %s that can only be read%s%s",
+                     what, oari_shape_text(tensor->at.shape).text,
+                     tensor->guard != NULL ? ": it " : "",
+                     tensor->guard != NULL ? tensor->guard : "");
 }
 
 oar_status oari_check_writable(const char *what, const oar_tensor *tensor)

@@ -375,8 +375,9 @@ static void a_hook_that_fails_on_one_rank_ends_the_pass_on_all(void **state)
 
 /* ---- a rank without memory ----------------------------------------------- */
 
-/* Trains with the n-th allocation of the second pass failing on one rank. Tells
- * all ranks whether it did. */
+/* Trains with the n-th allocation of the second pass failing on one rank. That
+ * pass has a tape of its own, or it would allocate next to nothing. Tells all
+ * ranks whether it did. */
 static oar_status train_without_memory(oar_group *g, const fault_case *f,
                                        uint64_t n, int *failed)
 {
@@ -389,6 +390,8 @@ static oar_status train_without_memory(oar_group *g, const fault_case *f,
     CHECK_OK(run_pass(&t));
     CHECK_OK(oar_optim_step(t.sgd));
     oar_optim_zero_grad(t.sgd);
+    oar_tape_destroy(t.tape);
+    CHECK_OK(oar_tape_create(&t.tape));
     CHECK_OK(oar_barrier(g, NULL, NULL));
     if (t.rank == LOST)
         oar_memory_fail_after(n);

@@ -12,6 +12,7 @@
 
 #include "parallel/shards/shards.h"
 #include "support/last_error.h"
+#include "support/spread_gpt.h"
 
 enum { RANKS = 4, MOST = 400, WIDE = 5, CLASSES = 3, MOST_ROWS = 16 };
 
@@ -205,14 +206,6 @@ static int train_on_hosts(test_job *c, int rank, void *arg)
     return 0;
 }
 
-/* Only some backends have memory in common. */
-static int possible(const char *backend, oar_hold hold)
-{
-    return hold == OAR_HOLD_AUTO || hold == OAR_HOLD_OWN ||
-           strcmp(backend, "sim") == 0 || strcmp(backend, "shm") == 0 ||
-           strcmp(backend, "native") == 0;
-}
-
 static void check_case(uneven_case *d)
 {
     double expected[MOST];
@@ -221,7 +214,7 @@ static void check_case(uneven_case *d)
     d->expected = expected;
     assert_int_equal(train_alone(d, expected), OAR_OK);
     for (const char *const *b = ranks_backends(); *b != NULL && !d->hosts; b++)
-        if (possible(*b, d->hold))
+        if (hold_is_possible(*b, d->hold, d->ranks))
             assert_int_equal(ranks_run(*b, d->ranks, NULL, train_together, d),
                              OAR_OK);
     if (!d->hosts)

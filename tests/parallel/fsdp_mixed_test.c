@@ -17,6 +17,7 @@
 
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/spread_gpt.h"
 
 enum { VOCABULARY = 19, CONTEXT = 7, ROWS = 3, STEPS = 2 };
 
@@ -322,18 +323,10 @@ static oar_status train_both(oar_group *g, void *arg)
     return OAR_OK;
 }
 
-/* Only some backends have memory in common. */
-static int possible(const char *backend, oar_hold hold, int ranks)
-{
-    return ranks == 1 || hold == OAR_HOLD_AUTO || hold == OAR_HOLD_OWN ||
-           strcmp(backend, "sim") == 0 || strcmp(backend, "shm") == 0 ||
-           strcmp(backend, "native") == 0;
-}
-
 static void train_everywhere(precision_case *c, int ranks)
 {
     for (const char *const *b = ranks_backends(); *b != NULL; b++)
-        if (possible(*b, c->opts.hold, ranks))
+        if (hold_is_possible(*b, c->opts.hold, ranks))
             assert_int_equal(ranks_run(*b, ranks, NULL, train_both, c), OAR_OK);
 }
 
@@ -758,32 +751,9 @@ static void wrong_dtypes_are_refused(void **state)
 static oar_status train_alone(void *arg)
 {
     oar_fsdp_opts o = usual_case().opts;
-    oar_module *net = NULL, *wrapped = NULL;
-    oar_tape *tape = NULL;
-    oar_group *g;
-    oar_status status = oar_group_create(NULL, 0, 1, NULL, &g);
 
-    if (status != OAR_OK)
-        return status;
     o.hold = *(oar_hold *)arg;
-    status = oar_linear_create(WIDTH, WIDTH, 1, NULL, &net);
-    if (status == OAR_OK)
-        status = oar_fsdp_wrap(net, g, &o, &wrapped);
-    if (status == OAR_OK)
-        status = oar_tape_create(&tape);
-    for (int pass = 0; pass < 2 && status == OAR_OK; pass++) {
-        oar_tensor *x =
-            oar_uniform(tape, OAR_F32, OAR_SHAPE(3, WIDTH), 9, -1, 1);
-        oar_tensor *loss = oar_mean(tape, oar_forward(tape, wrapped, x));
-
-        status =
-            loss != NULL ? oar_backward(tape, loss) : oar_last_error()->status;
-        oar_tape_reset(tape);
-    }
-    oar_tape_destroy(tape);
-    oar_module_release(wrapped);
-    oar_group_destroy(g);
-    return status;
+    return fsdp_train_alone(&o, 2);
 }
 
 static void every_failing_allocation_is_reported(void **state)

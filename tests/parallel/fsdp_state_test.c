@@ -155,6 +155,49 @@ static void parameters_are_read_and_written_as_a_whole(void **state)
         run_everywhere(ranks, read_and_write);
 }
 
+/* Whole parameters are bf16, but are read as the shards have them, of which
+ * only those of the parameter are gathered. */
+static oar_status read_master_weights(oar_group *g, void *arg)
+{
+    oar_fsdp_opts o = *(const oar_fsdp_opts *)arg;
+    oar_shards_stats stats = oar_shards_stats_init();
+    float table[VOCABULARY * WIDTH];
+    uint64_t before;
+    oar_module *plain, *net;
+
+    o.mixed = 1;
+    o.param_dtype = OAR_BF16;
+    CHECK_OK(make_gpt(5, &plain));
+    CHECK_OK(make_wrapped(g, &o, 5, &net));
+    CHECK_OK(oar_shards_read_stats(oar_fsdp_shards(net), &stats));
+    before = stats.gathered_bytes;
+    CHECK_OK(same_numbers(net, plain));
+    CHECK_OK(oar_fsdp_read_param(net, "tok.weight", OAR_F32,
+                                 oar_group_rank(g) == 1 ? table : NULL));
+    if (oar_group_rank(g) == 1)
+        CHECK(memcmp(table, oar_tensor_const_data(oar_module_param(plain, 0)),
+                     sizeof table) == 0);
+    CHECK_OK(oar_shards_read_stats(oar_fsdp_shards(net), &stats));
+    CHECK(stats.gathered_bytes == before);
+    oar_module_release(net);
+    oar_module_release(plain);
+    return OAR_OK;
+}
+
+static void reading_gives_the_numbers_of_the_shards(void **state)
+{
+    for (int h = OAR_HOLD_MAPPED; h <= OAR_HOLD_OWN; h++)
+        for (int stage = 0; stage <= 2; stage += 2) {
+            oar_fsdp_opts o = oar_fsdp_opts_init();
+
+            o.hold = (oar_hold)h;
+            o.stage = (oar_zero_stage)stage;
+            o.least_bytes = 1;
+            assert_int_equal(
+                ranks_run("native", 3, NULL, read_master_weights, &o), OAR_OK);
+        }
+}
+
 static oar_status read_alone(oar_group *g, void *arg)
 {
     oar_fsdp_opts o = oar_fsdp_opts_init();
@@ -370,6 +413,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_are_read_and_written_as_a_whole),
+        cmocka_unit_test(reading_gives_the_numbers_of_the_shards),
         cmocka_unit_test(mapped_parameters_are_read_by_any_rank),
         cmocka_unit_test(a_plain_module_is_loaded),
         cmocka_unit_test(buffers_are_loaded_on_every_rank),

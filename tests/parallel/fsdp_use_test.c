@@ -15,6 +15,7 @@
 #include <oarsong/tape.h>
 
 #include "support/leak_check.h"
+#include "support/spread_gpt.h"
 
 /* ---- a model that takes one of two ways ---------------------------------- */
 
@@ -120,29 +121,34 @@ static void a_lazy_model_starts_with_the_same_bits(void **state)
 }
 
 /* The gradient of each way is the mean over all ranks, those that went the
- * other way count as zero. */
+ * other way count as zero. arg: the hold; where units are gathered, all ranks
+ * take the other way in every other step, which is not what was prefetched. */
 static oar_status take_other_ways(oar_group *g, void *arg)
 {
-    oar_fsdp_opts o = small_units(OAR_HOLD_MAPPED);
+    oar_fsdp_opts o = small_units(*(const oar_hold *)arg);
+    int by_rank = o.hold == OAR_HOLD_MAPPED;
     int rank = oar_group_rank(g), count;
+    fork_self *first, *second;
     oar_module *ddp, *net;
     oar_tape *tape;
     oar_optim *a, *b;
 
     CHECK_OK(oar_tape_create(&tape));
     CHECK_OK(make_fork(&ddp));
-    ((fork_self *)oar_module_self(ddp))->way = rank % 2;
     CHECK_OK(
         oar_ddp_wrap(ddp, g, OAR_OPTS(oar_ddp_opts, .canonical = 1), &ddp));
     CHECK_OK(make_fork(&net));
-    ((fork_self *)oar_module_self(net))->way = rank % 2;
+    o.prefetch = 2;
     CHECK_OK(oar_fsdp_wrap(net, g, &o, &net));
     CHECK(oar_fsdp_units(net) == 3);
+    first = oar_module_self(oar_module_child(ddp, 0));
+    second = oar_module_self(oar_module_child(net, 0));
     CHECK_OK(oar_sgd_create(ddp, OAR_OPTS(oar_sgd_opts, .lr = 0.1), &a));
     oar_tensor *const *param = oar_fsdp_params(net, &count);
     CHECK_OK(oar_sgd_create_over(count, param,
                                  OAR_OPTS(oar_sgd_opts, .lr = 0.1), &b));
-    for (int step = 0; step < 3; step++) {
+    for (int step = 0; step < 4; step++) {
+        first->way = second->way = (by_rank ? rank : step) % 2;
         CHECK_OK(oar_backward(tape, fork_loss(tape, ddp, rank)));
         oar_tape_reset(tape);
         CHECK_OK(oar_optim_step(a));
@@ -170,9 +176,21 @@ static oar_status take_other_ways(oar_group *g, void *arg)
 
 static void ranks_take_other_ways_where_parameters_are_mapped(void **state)
 {
-    assert_int_equal(ranks_run("native", 3, NULL, take_other_ways, NULL),
+    oar_hold hold = OAR_HOLD_MAPPED;
+
+    assert_int_equal(ranks_run("native", 3, NULL, take_other_ways, &hold),
                      OAR_OK);
-    assert_int_equal(ranks_run("sim", 2, NULL, take_other_ways, NULL), OAR_OK);
+    assert_int_equal(ranks_run("sim", 2, NULL, take_other_ways, &hold), OAR_OK);
+}
+
+static void a_unit_that_was_not_expected_is_gathered_all_the_same(void **state)
+{
+    for (int h = OAR_HOLD_HOST; h <= OAR_HOLD_OWN; h++) {
+        assert_int_equal(ranks_run("native", 3, NULL, take_other_ways, &h),
+                         OAR_OK);
+        assert_int_equal(ranks_run("sim", 2, NULL, take_other_ways, &h),
+                         OAR_OK);
+    }
 }
 
 static oar_status differ_where_gathered(oar_group *g, void *arg)
@@ -532,28 +550,8 @@ static void a_rank_that_cannot_wrap_is_named_to_the_others(void **state)
 static oar_status wrap_alone(void *arg)
 {
     oar_fsdp_opts o = small_units(*(oar_hold *)arg);
-    oar_module *net = NULL, *wrapped = NULL;
-    oar_tape *tape = NULL;
-    oar_tensor *loss;
-    oar_group *g;
-    oar_status status = oar_group_create(NULL, 0, 1, NULL, &g);
 
-    if (status != OAR_OK)
-        return status;
-    status = oar_linear_create(WIDTH, WIDTH, 1, NULL, &net);
-    if (status == OAR_OK)
-        status = oar_fsdp_wrap(net, g, &o, &wrapped);
-    if (status == OAR_OK)
-        status = oar_tape_create(&tape);
-    if (status == OAR_OK) {
-        loss = fork_loss(tape, wrapped, 0);
-        status =
-            loss != NULL ? oar_backward(tape, loss) : oar_last_error()->status;
-    }
-    oar_tape_destroy(tape);
-    oar_module_release(wrapped);
-    oar_group_destroy(g);
-    return status;
+    return fsdp_train_alone(&o, 1);
 }
 
 static void every_failing_allocation_is_reported(void **state)
@@ -569,6 +567,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lazy_model_starts_with_the_same_bits),
         cmocka_unit_test(ranks_take_other_ways_where_parameters_are_mapped),
+        cmocka_unit_test(a_unit_that_was_not_expected_is_gathered_all_the_same),
         cmocka_unit_test(other_ways_are_a_mismatch_where_units_are_gathered),
         cmocka_unit_test(one_rank_may_evaluate_alone),
         cmocka_unit_test(backward_in_halves_leaves_the_same),

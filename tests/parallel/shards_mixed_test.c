@@ -15,6 +15,7 @@
 
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/spread_gpt.h"
 
 enum { ARRAYS = 7, UNITS = 2, INTEGERS = 2, HALVES = 4, FROZEN = 5, LATE = 6 };
 
@@ -188,13 +189,6 @@ static oar_status use_shards(oar_group *g, void *arg)
     return OAR_OK;
 }
 
-/* Only some backends have memory in common. */
-static int possible(const char *backend, oar_hold hold)
-{
-    return hold == OAR_HOLD_OWN || strcmp(backend, "sim") == 0 ||
-           strcmp(backend, "shm") == 0 || strcmp(backend, "native") == 0;
-}
-
 static void whole_arrays_are_converted_and_shards_are_not(void **state)
 {
     for (int h = OAR_HOLD_MAPPED; h <= OAR_HOLD_OWN; h++)
@@ -207,7 +201,7 @@ static void whole_arrays_are_converted_and_shards_are_not(void **state)
                 o.weighted = kind >= 3;
                 o.no_scatter = kind == 4;
                 o.reduce_dtype = kind == 5 ? OAR_BF16 : OAR_F32;
-                if (kind != 5 && possible(*b, o.hold))
+                if (kind != 5 && hold_is_possible(*b, o.hold, 3))
                     assert_int_equal(ranks_run(*b, 3, NULL, use_shards, &o),
                                      OAR_OK);
                 o.weighted = 0; /* 1, 1.5 are exact in every dtype */

@@ -14,6 +14,7 @@
 #include "support/last_error.h"
 #include "parallel/shards/shards.h"
 #include "support/leak_check.h"
+#include "support/spread_gpt.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { RANKS_STEP = 2 };
@@ -208,18 +209,10 @@ static oar_status train(oar_group *g, void *arg)
     return OAR_OK;
 }
 
-/* Only some backends have memory in common. */
-static int possible(const char *backend, oar_hold hold, int ranks)
-{
-    return ranks == 1 || hold == OAR_HOLD_AUTO || hold == OAR_HOLD_OWN ||
-           strcmp(backend, "sim") == 0 || strcmp(backend, "shm") == 0 ||
-           strcmp(backend, "native") == 0;
-}
-
 static void train_everywhere(shards_case *c, int ranks)
 {
     for (const char *const *b = ranks_backends(); *b != NULL; b++)
-        if (possible(*b, c->opts.hold, ranks))
+        if (hold_is_possible(*b, c->opts.hold, ranks))
             assert_int_equal(ranks_run(*b, ranks, NULL, train, c), OAR_OK);
 }
 
@@ -340,7 +333,7 @@ static void canonical_sums_give_the_same_bits_however_held(void **state)
 
             c.c.opts.hold = (oar_hold)h;
             c.c.opts.canonical = 1;
-            if (!possible(*b, (oar_hold)h, 3))
+            if (!hold_is_possible(*b, (oar_hold)h, 3))
                 continue;
             assert_int_equal(ranks_run(*b, 3, NULL, train_to_page, &c), OAR_OK);
             if (c.page == page)
@@ -472,7 +465,7 @@ static void passes_add_up_until_zero_grad(void **state)
 {
     for (int h = OAR_HOLD_HOST; h <= OAR_HOLD_OWN; h++)
         for (const char *const *b = ranks_backends(); *b != NULL; b++)
-            if (possible(*b, (oar_hold)h, 3))
+            if (hold_is_possible(*b, (oar_hold)h, 3))
                 assert_int_equal(ranks_run(*b, 3, NULL, add_up, &h), OAR_OK);
 }
 
@@ -670,7 +663,7 @@ static oar_status wrong_calls(oar_group *g, void *arg)
 {
     oar_span array[2] = { oar_span_of(NULL, 7, OAR_F32),
                           oar_span_of(NULL, 5, OAR_I64) };
-    int unit[2] = { 0, 0 }, wrong[2] = { 0, 2 };
+    int unit[2] = { 0, 0 }, wrong[2] = { 0, 3 };
     oar_shards_opts o = oar_shards_opts_init();
     size_t first, count;
     oar_shards *s = NULL;

@@ -536,7 +536,7 @@ static void a_plan_without_memory_is_no_plan_and_leaks_nothing(void **state)
 
     for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++) {
         symbolic_op op = plans_make(a, 7, 60, (plans_variant){ 0 });
-        oari_plan plan;
+        oari_plan plan = { 0 };
         int failures = 0;
 
         op.req.hosts = hosts;

@@ -764,7 +764,6 @@ static void make_plan(int me, int sizes_known)
         planner = oari_plan_direct_after_sync;
     else if (sizes_known && (a = oari_choose(&req, &rules)) != NULL)
         planner = a->plan;
-    oari_plan_clear(&r->plan);
     if (a == NULL || oari_plan_make(a->name, planner, &req, &r->plan) != OAR_OK)
         broke("rank %d: no plan: %s", me, oar_last_error_text());
     take_plan(me);

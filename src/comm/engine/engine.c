@@ -431,6 +431,7 @@ oar_status oari_engine_init(oari_engine *engine,
 {
     engine->events = events;
     pthread_mutex_init(&engine->lock, NULL);
+    pthread_mutex_init(&engine->spare_lock, NULL);
     oari_cond_init(&engine->changed);
     oari_cond_init(&engine->roused);
     return OAR_OK;

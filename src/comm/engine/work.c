@@ -7,13 +7,46 @@
 #include "base/alloc.h"
 #include "comm/engine/gpu_events.h"
 
+/* A program that posts the same operations again and again needs no memory for
+ * them once so many works as it has at once were made. */
+enum { MOST_SPARES = 64, LABEL_ROOM = 96 };
+
+static oar_work *take_spare(oari_engine *e)
+{
+    oar_work *work;
+
+    pthread_mutex_lock(&e->spare_lock);
+    work = e->spare;
+    if (work != NULL) {
+        e->spare = work->next;
+        e->spares--;
+    }
+    pthread_mutex_unlock(&e->spare_lock);
+    return work;
+}
+
+/* Returns a work with so many bytes behind it. */
+static oar_work *find_work(oar_group *group, size_t room)
+{
+    oar_work *work = take_spare(&group->engine);
+
+    if (work != NULL && work->room >= room)
+        return work;
+    oari_free(work);
+    work = oari_alloc(1, sizeof *work + room);
+    if (work != NULL)
+        work->room = room;
+    return work;
+}
+
 /* The counts and the label that the call points to are copied to behind the
  * work. */
 oar_work *oari_work_make(oar_group *group, const oari_call *call)
 {
     size_t n = (size_t)group->ranks, counts = 2 * n * sizeof(size_t);
     size_t label = call->label != NULL ? strlen(call->label) + 1 : 0;
-    oar_work *work = oari_alloc(1, sizeof *work + counts + label);
+    oar_work *work =
+        find_work(group, counts + (label > LABEL_ROOM ? label : LABEL_ROOM));
     size_t *room;
 
     if (work == NULL)
@@ -34,10 +67,30 @@ oar_work *oari_work_make(oar_group *group, const oari_call *call)
 
 void oari_work_free(oar_work *work)
 {
+    oari_engine *e;
+    int kept;
+
     if (work == NULL)
         return;
     oari_gpu_unmark(work);
-    oari_free(work);
+    e = &work->group->engine;
+    pthread_mutex_lock(&e->spare_lock);
+    kept = e->spares < MOST_SPARES;
+    if (kept) {
+        work->next = e->spare;
+        e->spare = work;
+        e->spares++;
+    }
+    pthread_mutex_unlock(&e->spare_lock);
+    if (!kept)
+        oari_free(work);
+}
+
+void oari_work_drop_spares(oari_engine *engine)
+{
+    while (engine->spare != NULL)
+        oari_free(take_spare(engine));
+    pthread_mutex_destroy(&engine->spare_lock);
 }
 
 void oari_work_let_go(oar_work *work)

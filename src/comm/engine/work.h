@@ -11,8 +11,11 @@
 oar_work *oari_work_make(oar_group *group, const oari_call *call);
 /* Makes a work that is done when `parts` others are. NULL: no memory. */
 oar_work *oari_work_make_whole(oar_group *group, int parts);
-/* Frees a work that was never handed out. NULL is fine. */
+/* Frees a work that was never handed out, or keeps it for the next one of its
+ * group. NULL is fine. */
 void oari_work_free(oar_work *work);
+/* Frees the works that are kept; there will be no others. */
+void oari_work_drop_spares(oari_engine *engine);
 /* Ends one holder's claim; the last frees it. */
 void oari_work_let_go(oar_work *work);
 

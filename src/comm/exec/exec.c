@@ -77,7 +77,6 @@ static oar_status make_plan(oari_exec *exec, oari_plan *plan)
 {
     const oari_algorithm *algorithm;
 
-    oari_plan_clear(plan);
     oari_exec_make_request(exec, &exec->request);
     algorithm = oari_choose(&exec->request, exec->rules);
     if (algorithm == NULL)

@@ -262,7 +262,6 @@ static oar_status make_second_plan(oari_exec *exec)
     const oari_plan_request *req = &exec->request;
     const oari_algorithm *algorithm;
 
-    oari_plan_clear(&exec->second);
     if (root_disagrees(exec))
         return oari_plan_make("wait", wait_for_root, req, &exec->second);
     if (exec->syncs != 0)

@@ -20,6 +20,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/external_engine.h"
 #include "comm/engine/gpu_events.h"
+#include "comm/engine/work.h"
 #include "comm/fault/fault.h"
 
 enum {
@@ -392,6 +393,8 @@ void oar_group_destroy(oar_group *group)
     oari_mismatch_destroy(group->engine.mismatch);
     oari_free(group->engine.history.ring);
     oari_batch_drop(group);
+    if (group->name != NULL)
+        oari_work_drop_spares(&group->engine);
     while (group->subsets != NULL) {
         oari_subset *s = group->subsets;
 

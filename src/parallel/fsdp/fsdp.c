@@ -88,8 +88,10 @@ static oar_status refuse_wrapped(const oar_module *module)
     return OAR_OK;
 }
 
-static oar_status check_dtypes(const oar_fsdp_opts *o)
+static oar_status check_options(const oar_fsdp_opts *o)
 {
+    if ((int)o->keep < OAR_FSDP_KEEP_OUTERMOST || o->keep > OAR_FSDP_KEEP_PASS)
+        return oari_fail(OAR_E_ARG, "fsdp_wrap: keep %d", (int)o->keep);
     if (!o->mixed)
         return OAR_OK;
     if (!oari_dtype_is_float(o->param_dtype) ||
@@ -130,10 +132,15 @@ static oar_status check_param(const oari_fsdp *d, int index)
     if (!oar_tensor_is_contiguous(p->tensor))
         return oari_fail(OAR_E_UNSUPPORTED,
                          "fsdp_wrap: parameter \"%s\" is strided", p->name);
-    if (oar_tensor_const_data(p->tensor) == NULL &&
-        oar_tensor_count(p->tensor) > 0)
+    if (oar_tensor_count(p->tensor) > 0 &&
+        (oar_tensor_const_data(p->tensor) == NULL ||
+         oar_tensor_is_read_only(p->tensor)))
         return oari_fail(OAR_E_STATE,
-                         "fsdp_wrap: parameter \"%s\" has no numbers", p->name);
+                         "fsdp_wrap: parameter \"%s\" %s: is the module, or "
+                         "one around it, wrapped already?",
+                         p->name,
+                         oar_tensor_is_read_only(p->tensor) ? "is read-only"
+                                                            : "has no numbers");
     for (int i = 0; i < index; i++)
         if (oar_tensor_storage(d->param[i].tensor) ==
             oar_tensor_storage(p->tensor))
@@ -158,12 +165,14 @@ static oar_status agree_on_options(const oari_fsdp *d,
     char text[320];
 
     snprintf(text, sizeof text,
-             "stage %d, hold %d, prefetch %d, weighted %d, canonical %d, "
+             "stage %d, hold %d, keep %d, prefetch %d, weighted %d, canonical "
+             "%d, "
              "no_scatter %d, replicas %d, units %d, mixed %d: %s, %s, %s",
-             (int)o->stage, (int)o->hold, o->prefetch, o->weighted != 0,
-             o->canonical != 0, o->no_scatter != 0, o->replicas != NULL,
-             d->units, o->mixed != 0, oar_dtype_name(o->param_dtype),
-             oar_dtype_name(o->reduce_dtype), oar_dtype_name(o->output_dtype));
+             (int)o->stage, (int)o->hold, (int)o->keep, o->prefetch,
+             o->weighted != 0, o->canonical != 0, o->no_scatter != 0,
+             o->replicas != NULL, d->units, o->mixed != 0,
+             oar_dtype_name(o->param_dtype), oar_dtype_name(o->reduce_dtype),
+             oar_dtype_name(o->output_dtype));
     return oari_agree_on_model(wrapped, text, d->group);
 }
 
@@ -290,7 +299,8 @@ static oar_status move_param(oari_fsdp *d, const oari_fsdp_param *p)
 {
     static const char *const why =
         "is spread over the ranks by FSDP: give the optimizer, clipping or "
-        "scaler oar_fsdp_params instead";
+        "scaler oar_fsdp_params instead, and write to it by "
+        "oar_fsdp_write_param";
     const oari_sharded_array *a = &d->shards->array[p->array];
     oar_dtype dtype = d->shards->flat[a->flat].whole_dtype;
     oar_tensor *grad;
@@ -377,7 +387,7 @@ static oar_status build_wrapper(oar_module *inner, oar_module *wrapped)
     OARI_TRY(agree_on_options(d, wrapped));
     OARI_TRY(broadcast_buffers(d, inner));
     OARI_TRY(make_shards(d));
-    d->opts.units = NULL; /* the caller's */
+    d->opts.units = d->opts.ignored = NULL; /* the caller's */
     status = move_params(d);
     if (status == OAR_OK)
         status = oari_fsdp_listen(d);
@@ -405,7 +415,7 @@ oar_status oar_fsdp_wrap_at(const char *file, int line, oar_module *inner,
     if (status == OAR_OK)
         status = oari_opts_read(&o, sizeof o, opts);
     if (status == OAR_OK)
-        status = check_dtypes(&o);
+        status = check_options(&o);
     if (status == OAR_OK)
         status = oar_module_create(&fsdp_class, &made);
     if (status != OAR_OK) {

@@ -31,7 +31,7 @@ typedef struct oari_fsdp_unit {
     size_t bytes; /* of its parameters */
     int joined;   /* it is too small, and belongs to its parent */
     int index;    /* among the shards' units; of a joined one its parent's */
-    int kept;     /* replays: it is whole from forward until backward */
+    int kept;     /* forwards since which it is whole until their backward */
     uint64_t version; /* of the shards, when its forward ran */
     oar_hook *hook[4];
 } oari_fsdp_unit;
@@ -57,7 +57,7 @@ struct oari_fsdp {
     oar_storage **flat;  /* by flat: its parameters */
     oar_storage **grads; /* by flat: their gradients; NULL: frozen */
     int no_sync;
-    int reduced;  /* the shards got gradients, or numbers from elsewhere, since
+    int changed;  /* the shards got gradients, or numbers from elsewhere, since
                      the last publish */
     int recorded; /* passes that hold the outermost unit */
     int in_backward;

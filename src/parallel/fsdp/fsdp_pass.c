@@ -2,11 +2,11 @@
 /* fsdp_pass: what happens around the units of a module while it runs.
  *
  * A unit is whole from before its forward until after it, and again around its
- * backward; the outermost unit from its forward until the end of the pass.
- * While a part is recomputed, its units stay whole from the second forward
- * until their backward. Before a unit's backward it gets memory for its
- * gradients. Each gradient that is complete is told to the shards, which reduce
- * a unit when all of its gradients are there.
+ * backward; the outermost unit from its forward until the end of the pass,
+ * unless the options keep more or less. While a part is recomputed, its units
+ * stay whole from the second forward until their backward. Before a unit's
+ * backward it gets memory for its gradients. Each gradient that is complete is
+ * told to the shards, which reduce a unit when all of its gradients are there.
  *
  * A failure on one rank leaves the others waiting for its collectives: it
  * breaks the shards, on all ranks, unless nothing of this pass is shared.
@@ -110,7 +110,7 @@ oar_status oari_fsdp_finish(oari_fsdp *d)
     for (int u = 0; u < d->units; u++)
         if (!d->unit[u].joined)
             oari_fsdp_close_grads(d, u);
-    d->reduced = 1;
+    d->changed = 1;
     return OAR_OK;
 }
 
@@ -165,8 +165,12 @@ static void pass_ended(void *arg, oar_status status)
         oari_fsdp_fail(d);
         return;
     }
-    for (; d->recorded > 0; d->recorded--) /* also of a tape that was reset */
+    /* also of a tape that was reset */
+    for (; d->recorded > 0; d->recorded--)
         oari_fsdp_close(d, 0);
+    for (int u = 0; u < d->units; u++)
+        for (; d->unit[u].kept > 0; d->unit[u].kept--)
+            oari_fsdp_close(d, u);
     oari_fsdp_announce(d, OARI_FSDP_END, 0);
     d->leading = 0;
 }
@@ -183,9 +187,9 @@ static int is_recording(oar_tape *tape)
 
 oar_status oari_fsdp_publish(oari_fsdp *d)
 {
-    if (d->reduced)
+    if (d->changed)
         OARI_TRY(oar_shards_publish(d->shards));
-    d->reduced = 0;
+    d->changed = 0;
     return OAR_OK;
 }
 
@@ -218,13 +222,19 @@ static oar_status after_forward(oar_tape *tape, oar_module *module, void *arg)
     oari_fsdp_unit *u = arg;
     oari_fsdp *d = u->fsdp;
 
-    if (u == d->unit && is_recording(tape)) {
-        d->recorded++;
-        return OAR_OK;
-    }
     if (oar_tape_replays(tape)) { /* its backward is next */
         u->kept++;
         return OAR_OK;
+    }
+    if (is_recording(tape) && d->opts.keep != OAR_FSDP_KEEP_NOTHING) {
+        if (u == d->unit) {
+            d->recorded++;
+            return OAR_OK;
+        }
+        if (d->opts.keep == OAR_FSDP_KEEP_PASS) {
+            u->kept++;
+            return OAR_OK;
+        }
     }
     return oari_fsdp_close(d, (int)(u - d->unit));
 }

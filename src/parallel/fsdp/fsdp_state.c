@@ -9,7 +9,9 @@
 
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/call_site.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "parallel/ddp/ddp.h"
 
@@ -47,18 +49,26 @@ int oari_fsdp_array_of_shard(const oari_fsdp *d, const oar_tensor *shard)
 
 void oari_fsdp_changed(oari_fsdp *d)
 {
-    d->reduced = 1;
+    d->changed = 1;
 }
 
 /* ---- one parameter ------------------------------------------------------- */
 
-/* Finds a parameter by its name in the module inside, and checks the rest. */
+static int is_param(const oar_module *module, const oar_tensor *tensor)
+{
+    for (int i = 0; i < oar_module_params(module); i++)
+        if (oar_module_param(module, i) == tensor)
+            return 1;
+    return 0;
+}
+
+/* Finds a parameter by its name in the module inside, and checks the rest.
+ * array: below 0 if FSDP ignores it. */
 static oar_status find_param(const oar_module *wrapped, const char *what,
                              const char *name, oar_dtype dtype, oari_fsdp **d,
-                             int *array)
+                             oar_tensor **param, int *array)
 {
     oari_fsdp *found = oari_fsdp_of(wrapped);
-    oar_tensor *param;
 
     if (found == NULL)
         return oari_fail(OAR_E_ARG, "%s of a module that FSDP does not wrap",
@@ -66,13 +76,35 @@ static oar_status find_param(const oar_module *wrapped, const char *what,
     if (name == NULL || oar_dtype_size(dtype) == 0)
         return oari_fail(OAR_E_ARG, "%s without a %s", what,
                          name == NULL ? "name" : "dtype");
-    param = oar_module_find(oar_module_child(wrapped, 0), name);
-    *array = param != NULL ? oari_fsdp_array_of_param(found, param) : -1;
-    if (*array < 0)
+    *param = oar_module_find(oar_module_child(wrapped, 0), name);
+    if (*param == NULL || !is_param(wrapped, *param))
         return oari_fail(OAR_E_NOT_FOUND,
                          "%s: no parameter is called \"%.200s\"", what, name);
+    *array = oari_fsdp_array_of_param(found, *param);
     *d = found;
     return OAR_OK;
+}
+
+/* Gathers the shards of one parameter, on all ranks, and converts them. */
+static oar_status read_shards(oari_fsdp *d, int array, oar_dtype dtype,
+                              void *data)
+{
+    oar_shards *s = d->shards;
+    oar_dtype from = s->flat[s->array[array].flat].dtype;
+    size_t count = s->array[array].count;
+    void *whole = from == dtype ? data : NULL;
+    void *own = NULL;
+    oar_status status;
+
+    if (whole == NULL)
+        whole = own = oari_alloc(count + 1, oar_dtype_size(from));
+    if (whole == NULL)
+        return oari_shards_break(s); /* the others wait for this rank */
+    status = oari_shards_gather_array(s, array, whole);
+    if (status == OAR_OK && own != NULL && data != NULL)
+        oari_convert(data, dtype, own, from, count);
+    oari_free(own);
+    return status;
 }
 
 oar_status oar_fsdp_read_param_at(const char *file, int line,
@@ -80,18 +112,18 @@ oar_status oar_fsdp_read_param_at(const char *file, int line,
                                   oar_dtype dtype, void *data)
 {
     OARI_CALLED_FROM(file, line);
-    const oari_fsdp_unit *unit;
-    oar_status status = OAR_OK, closed;
+    oar_tensor *param;
     oari_fsdp *d;
     int array;
 
-    OARI_TRY(find_param(wrapped, "fsdp_read_param", name, dtype, &d, &array));
-    unit = &d->unit[d->param[array].unit];
-    OARI_TRY(oar_fsdp_unshard_at(file, line, wrapped, unit->name));
-    if (data != NULL)
-        status = oar_tensor_read(d->param[array].tensor, dtype, data);
-    closed = oari_fsdp_close(d, (int)(unit - d->unit));
-    return status != OAR_OK ? status : closed;
+    OARI_TRY(find_param(wrapped, "fsdp_read_param", name, dtype, &d, &param,
+                        &array));
+    OARI_TRY(oari_shards_check(d->shards, "fsdp_read_param"));
+    if (array >= 0 && (!d->shards->resident || d->shards->apart))
+        return read_shards(d, array, dtype, data);
+    if (array >= 0)
+        OARI_TRY(oari_fsdp_publish(d));
+    return data != NULL ? oar_tensor_read(param, dtype, data) : OAR_OK;
 }
 
 /* Before shards are written: no rank may read them meanwhile, and all ranks
@@ -118,13 +150,17 @@ oar_status oar_fsdp_write_param_at(const char *file, int line,
 {
     OARI_CALLED_FROM(file, line);
     oar_shard shard = oar_shard_init();
+    oar_tensor *param;
     oari_fsdp *d;
     int array;
 
-    OARI_TRY(find_param(wrapped, "fsdp_write_param", name, dtype, &d, &array));
-    if (data == NULL && oar_tensor_count(d->param[array].tensor) > 0)
+    OARI_TRY(find_param(wrapped, "fsdp_write_param", name, dtype, &d, &param,
+                        &array));
+    if (data == NULL && oar_tensor_count(param) > 0)
         return oari_fail(OAR_E_ARG, "fsdp_write_param: no numbers for \"%s\"",
                          name);
+    if (array < 0)
+        return oar_tensor_write(param, dtype, data);
     OARI_TRY(begin_write(d, "fsdp_write_param"));
     OARI_TRY(oari_fsdp_shard_of(d, array, &shard));
     if (shard.count == 0)
@@ -231,15 +267,16 @@ static oar_status load_param(const oari_fsdp *d, int array,
     return oar_tensor_touch(shard.tensor);
 }
 
-static oar_status load_buffer(oar_tensor *buffer, const oar_tensor *from)
+/* Writes a buffer, or a parameter that FSDP ignores. */
+static oar_status load_tensor(oar_tensor *home, const oar_tensor *from)
 {
     if (oar_tensor_is_lazy(from)) {
         OARI_TRY(oar_tensor_make_range(from, 0, oar_tensor_count(from),
-                                       oar_tensor_dtype(buffer),
-                                       oar_tensor_data(buffer)));
-        return oar_tensor_touch(buffer);
+                                       oar_tensor_dtype(home),
+                                       oar_tensor_data(home)));
+        return oar_tensor_touch(home);
     }
-    return oar_tensor_copy(buffer, from);
+    return oar_tensor_copy(home, from);
 }
 
 oar_status oar_fsdp_load_at(const char *file, int line, oar_module *wrapped,
@@ -250,6 +287,7 @@ oar_status oar_fsdp_load_at(const char *file, int line, oar_module *wrapped,
     oar_module *inner;
     char name[NAME];
     oar_status status;
+    int tensors;
 
     if (d == NULL || from == NULL)
         return oari_fail(OAR_E_ARG, "fsdp_load %s",
@@ -260,20 +298,18 @@ oar_status oar_fsdp_load_at(const char *file, int line, oar_module *wrapped,
         from = oar_module_child(from, 0);
     OARI_TRY(check_names(inner, from, strict));
     OARI_TRY(begin_write(d, "fsdp_load"));
-    for (int i = 0; i < d->params; i++) {
-        const oar_tensor *source = oar_module_find(from, d->param[i].name);
-
-        if (source != NULL)
-            OARI_TRY(load_param(d, i, source));
-    }
-    for (int i = 0; i < oar_module_buffers(inner); i++) {
+    tensors = oar_module_params(inner) + oar_module_buffers(inner);
+    for (int i = 0; i < tensors; i++) {
+        oar_tensor *home = name_tensor(inner, i, name, &status);
         const oar_tensor *source;
+        int array;
 
-        status = oar_module_buffer_name(inner, i, name, sizeof name);
-        source = status == OAR_OK ? oar_module_find(from, name) : NULL;
-        if (source != NULL)
-            status = load_buffer(oar_module_buffer(inner, i), source);
         OARI_TRY(status);
+        source = oar_module_find(from, name);
+        array = oari_fsdp_array_of_param(d, home);
+        if (source != NULL && (array < 0 || d->param[array].first == i))
+            OARI_TRY(array >= 0 ? load_param(d, array, source)
+                                : load_tensor(home, source));
     }
     return OAR_OK;
 }

@@ -18,8 +18,9 @@ enum { NAME = 256, LEAST_BYTES = 64 << 10 };
 
 /* ---- which modules ------------------------------------------------------- */
 
-/* Whether a dotted name fits a pattern whose parts may be "*". */
-static int name_fits(const char *pattern, const char *name)
+/* Whether a dotted name fits a pattern whose parts may be "*"; below: or is
+ * below one that does. */
+static int name_fits(const char *pattern, const char *name, int below)
 {
     for (;;) {
         size_t p = strcspn(pattern, "."), n = strcspn(name, ".");
@@ -28,7 +29,7 @@ static int name_fits(const char *pattern, const char *name)
         if (n == 0 || (!any && (p != n || strncmp(pattern, name, n) != 0)))
             return 0;
         if (pattern[p] == 0 || name[n] == 0)
-            return pattern[p] == name[n];
+            return pattern[p] == 0 && (name[n] == 0 || below);
         pattern += p + 1;
         name += n + 1;
     }
@@ -55,7 +56,7 @@ static int is_unit(const unit_rule *rule, const oar_module *parent,
         int by_class = strncmp(pattern, "class:", 6) == 0;
 
         if (by_class ? strcmp(pattern + 6, oar_module_name(module)) == 0
-                     : name_fits(pattern, name))
+                     : name_fits(pattern, name, 0))
             fits = rule->used[i] = 1;
     }
     return fits;
@@ -205,26 +206,80 @@ static int unit_of_name(const oari_fsdp *d, const char *name)
     return unit;
 }
 
-static oar_status list_params(oari_fsdp *d, const oar_module *module)
+static int count_patterns(const char *const *pattern)
+{
+    int count = 0;
+
+    while (pattern != NULL && pattern[count] != NULL)
+        count++;
+    return count;
+}
+
+static oar_status check_patterns(const char *const *pattern, const int *used)
+{
+    for (int i = 0; i < count_patterns(pattern); i++)
+        if (!used[i])
+            return oari_fail(OAR_E_NOT_FOUND,
+                             "fsdp_wrap: no part of the model fits \"%s\"",
+                             pattern[i]);
+    return OAR_OK;
+}
+
+/* ---- parameters ---------------------------------------------------------- */
+
+/* Marks the parameters that a pattern fits, under any of their names. */
+static oar_status mark_ignored(const oari_fsdp *d, const oar_module *module,
+                               unsigned char *ignored, int *used)
+{
+    const char *const *pattern = d->opts.ignored;
+    int params = oar_module_params(module);
+    char name[NAME];
+
+    for (int i = 0; i < params; i++) {
+        OARI_TRY(oar_module_param_name(module, i, name, sizeof name));
+        for (int k = 0; pattern != NULL && pattern[k] != NULL; k++)
+            if (name_fits(pattern[k], name, 1))
+                ignored[i] = 1, used[k] = 1;
+        for (int k = 0; ignored[i] && k < params; k++)
+            ignored[k] |=
+                oar_module_param(module, k) == oar_module_param(module, i);
+    }
+    return check_patterns(pattern, used);
+}
+
+static oar_status add_params(oari_fsdp *d, const oar_module *module,
+                             const unsigned char *ignored)
 {
     char name[NAME];
 
     for (int i = 0; i < oar_module_params(module); i++) {
+        oar_tensor *param = oar_module_param(module, i);
+
+        if (ignored[i]) {
+            OARI_TRY(oar_tensor_realize(param));
+            continue;
+        }
         OARI_TRY(oar_module_param_name(module, i, name, sizeof name));
-        OARI_TRY(add_param(d, oar_module_param(module, i), name, i,
-                           unit_of_name(d, name)));
+        OARI_TRY(add_param(d, param, name, i, unit_of_name(d, name)));
     }
     return OAR_OK;
 }
 
-static oar_status check_patterns(const unit_rule *rule)
+static oar_status list_params(oari_fsdp *d, const oar_module *module)
 {
-    for (int i = 0; rule->pattern != NULL && rule->pattern[i] != NULL; i++)
-        if (!rule->used[i])
-            return oari_fail(OAR_E_NOT_FOUND,
-                             "fsdp_wrap: no part of the model fits \"%s\"",
-                             rule->pattern[i]);
-    return OAR_OK;
+    unsigned char *ignored =
+        oari_alloc((size_t)oar_module_params(module) + 1, 1);
+    int *used =
+        oari_alloc((size_t)count_patterns(d->opts.ignored) + 1, sizeof *used);
+    oar_status status = OAR_E_NOMEM;
+
+    if (ignored != NULL && used != NULL)
+        status = mark_ignored(d, module, ignored, used);
+    if (status == OAR_OK)
+        status = add_params(d, module, ignored);
+    oari_free(ignored);
+    oari_free(used);
+    return status;
 }
 
 /* ---- small units --------------------------------------------------------- */
@@ -278,12 +333,10 @@ oar_status oari_fsdp_find_units(oari_fsdp *d, oar_module *module)
 {
     unit_rule rule = { .pattern = d->opts.units };
     size_t most = 0;
-    int patterns = 0;
     oar_status status;
 
-    while (rule.pattern != NULL && rule.pattern[patterns] != NULL)
-        patterns++;
-    rule.used = oari_alloc((size_t)patterns + 1, sizeof *rule.used);
+    rule.used =
+        oari_alloc((size_t)count_patterns(rule.pattern) + 1, sizeof *rule.used);
     if (rule.used == NULL)
         return OAR_E_NOMEM;
     if (rule.pattern == NULL)
@@ -292,7 +345,7 @@ oar_status oari_fsdp_find_units(oari_fsdp *d, oar_module *module)
     if (status == OAR_OK)
         status = visit_children(d, &rule, module, "", 0);
     if (status == OAR_OK)
-        status = check_patterns(&rule);
+        status = check_patterns(rule.pattern, rule.used);
     if (status == OAR_OK)
         status = list_params(d, module);
     oari_free(rule.used);

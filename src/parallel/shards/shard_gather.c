@@ -8,13 +8,16 @@
  * The units that are gathered ahead are those that followed in the last pass,
  * which is the same on all ranks because all make the same calls.
  */
+#include <stdio.h>
+
+#include "base/alloc.h"
 #include "base/call_site.h"
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "parallel/shards/shards.h"
 
-enum { KEY_GATHER = 1, KEY_PUBLISH = 2 };
+enum { KEY_GATHER = 1, KEY_PUBLISH = 2, KEY_ARRAY = 7 };
 
 /* ---- one unit ------------------------------------------------------------ */
 
@@ -55,6 +58,7 @@ static oar_status post_gather(oar_shards *s, oari_flat *flat, int kind,
         s->apart ? part_of_whole(s, flat) : oari_shards_part(s, flat);
     oar_span whole;
     oari_unit_name name = oari_shards_unit_name(s, flat->unit);
+    oar_status status;
 
     for (int i = 0; i < oar_group_size(s->gather_group); i++)
         count += counts[i];
@@ -62,11 +66,13 @@ static oar_status post_gather(oar_shards *s, oari_flat *flat, int kind,
         oar_span_of((unsigned char *)oari_shards_whole(s, flat) + from * size,
                     count, flat->whole_dtype);
     s->stats.gathered_bytes += (count - mine.count) * size;
-    return oar_all_gather_v(
-        s->gather_group, mine, whole, counts,
-        OAR_OPTS(oar_call_opts, .label = name.text,
-                 .key = oari_shards_key(kind, flat - s->flat)),
-        work);
+    oari_busy_begin(&s->busy);
+    status =
+        oar_all_gather_v(s->gather_group, mine, whole, counts,
+                         OAR_OPTS(oar_call_opts, .label = name.text,
+                                  .key = oari_shards_key(kind, flat - s->flat)),
+                         work);
+    return oari_busy_end(&s->busy, status, work != NULL ? *work : NULL);
 }
 
 /* now: the caller waits for it at once, and does the work itself. */
@@ -270,6 +276,37 @@ oar_span oar_shards_array(const oar_shards *shards, int array)
                        a->count, flat->whole_dtype);
 }
 
+oar_status oari_shards_gather_array(oar_shards *s, int array, void *to)
+{
+    const oari_sharded_array *a = &s->array[array];
+    const oari_flat *flat = &s->flat[a->flat];
+    size_t *counts = oari_alloc((size_t)s->ranks, sizeof *counts);
+    oar_span mine = oari_shards_part(s, flat);
+    size_t first = 0;
+    oar_status status = OAR_E_NOMEM;
+    char label[80];
+
+    for (int p = 0; counts != NULL && p < s->ranks; p++)
+        oari_flat_range(s, array, p, p == s->part ? &first : &(size_t){ 0 },
+                        &counts[p]);
+    snprintf(label, sizeof label, "array %d%s%.50s", array,
+             a->name != NULL ? ", " : "", a->name != NULL ? a->name : "");
+    if (counts != NULL) {
+        if (counts[s->part] > 0)
+            mine.data =
+                (unsigned char *)mine.data +
+                (a->at + first - flat->first) * oar_dtype_size(flat->dtype);
+        mine.count = counts[s->part];
+        status = oar_all_gather_v(
+            s->reduce, mine, oar_span_of(to, a->count, flat->dtype), counts,
+            OAR_OPTS(oar_call_opts, .label = label,
+                     .key = oari_shards_key(KEY_ARRAY, array)),
+            NULL);
+    }
+    oari_free(counts);
+    return status == OAR_OK ? OAR_OK : oari_shards_break(s);
+}
+
 /* ---- publish ------------------------------------------------------------- */
 
 /* Brings memory that is always whole up to date: this rank's part, if shards
@@ -283,6 +320,8 @@ static oar_status gather_resident(oar_shards *s)
     for (int f = 0; s->gather_group != NULL && f < s->flats && status == OAR_OK;
          f++)
         status = post_gather(s, &s->flat[f], KEY_PUBLISH, &s->flat[f].gather);
+    if (s->gather_group != NULL)
+        s->stats.gathers += s->units;
     for (int f = 0; s->gather_group != NULL && f < s->flats; f++) {
         oar_status waited = wait_for_work(&s->flat[f].gather);
         if (status == OAR_OK)
@@ -325,6 +364,7 @@ oar_status oar_shards_publish_at(const char *file, int line, oar_shards *shards)
     s->stats.gathers = s->stats.reductions = 0;
     s->stats.gathered_bytes = s->stats.reduced_bytes = 0;
     s->stats.exposed_s = 0;
+    oari_busy_clear(&s->busy);
     status = s->resident ? gather_resident(s) : drop_unused(s);
     if (status != OAR_OK)
         return oari_shards_break(s);

@@ -125,6 +125,7 @@ static oar_status post_replicas(oar_shards *s, oari_shard_unit *u)
 {
     oar_reduce_op op = s->opts.weighted ? OAR_WEIGHTED_MEAN : OAR_AVG;
     oari_unit_name name = oari_shards_unit_name(s, (int)(u - s->unit));
+    oar_status status;
 
     u->replicated = 1;
     for (int f = u->first; f < u->first + u->flats; f++) {
@@ -134,12 +135,14 @@ static oar_status post_replicas(oar_shards *s, oari_shard_unit *u)
             continue;
         oar_work_release(flat->reduce);
         flat->reduce = NULL;
-        OARI_TRY(oar_all_reduce(s->replicas, mean_of(s, flat), op,
+        oari_busy_begin(&s->busy);
+        status = oar_all_reduce(s->replicas, mean_of(s, flat), op,
                                 OAR_OPTS(oar_call_opts, .label = name.text,
                                          .weight = s->group_weight,
                                          .canonical = s->opts.canonical,
                                          .key = oari_shards_key(KEY_REDUCE, f)),
-                                &flat->reduce));
+                                &flat->reduce);
+        OARI_TRY(oari_busy_end(&s->busy, status, flat->reduce));
     }
     return OAR_OK;
 }
@@ -217,12 +220,15 @@ static oar_status open_unit(oar_shards *s, int unit)
 {
     oari_shard_unit *u = &s->unit[unit];
     int may_block = s->ending || !gathers_units(s), done = 1;
+    int64_t since = oari_now_ns();
 
     while (s->posted - s->settled >= s->most_under_way && !s->impatient &&
            done) {
         OARI_TRY(settle_oldest(s, may_block ? -1 : PATIENCE_MS, &done));
         s->impatient = !done;
     }
+    if (!s->ending) /* else it is part of a longer wait */
+        s->stats.exposed_s += (double)(oari_now_ns() - since) * 1e-9;
     for (int f = u->first; f < u->first + u->flats; f++) {
         oari_flat *flat = &s->flat[f];
 
@@ -284,19 +290,22 @@ static oar_status post_unit(oar_shards *s)
         clear_missing(s, unit);
     for (int f = u->first; f < u->first + u->flats; f++) {
         oari_flat *flat = &s->flat[f];
+        oar_status status;
         oar_span whole;
 
         if (flat->frozen)
             continue;
         whole = whole_grad(flat);
         OARI_TRY(open_mean(s, flat));
-        OARI_TRY(oar_reduce_scatter_v(
+        oari_busy_begin(&s->busy);
+        status = oar_reduce_scatter_v(
             s->reduce, whole, flat->counts, mean_of(s, flat),
             s->opts.weighted ? OAR_WEIGHTED_MEAN : OAR_AVG,
             OAR_OPTS(oar_call_opts, .label = name.text, .weight = s->weight,
                      .canonical = s->opts.canonical,
                      .key = oari_shards_key(KEY_REDUCE, f)),
-            &flat->reduce));
+            &flat->reduce);
+        OARI_TRY(oari_busy_end(&s->busy, status, flat->reduce));
         s->stats.reduced_bytes += oari_span_bytes(&whole);
     }
     s->posted++;

@@ -317,11 +317,11 @@ static oar_status check_arguments(oar_group *group, int arrays,
                          oar_dtype_name(o->whole_dtype),
                          oar_dtype_name(o->reduce_dtype));
     for (int i = 0; i < arrays; i++) {
-        if (unit[i] < 0 || unit[i] >= arrays)
+        if (unit[i] < 0 || unit[i] > arrays) /* one may have no array */
             return oari_fail(OAR_E_ARG,
                              "shards_create: array %d is in unit %d; units of "
                              "%d arrays are numbered from 0 to %d",
-                             i, unit[i], arrays, arrays - 1);
+                             i, unit[i], arrays, arrays);
         if (array[i].device.kind != OAR_CPU)
             return oari_fail(OAR_E_DEVICE,
                              "shards_create: array %d is not in the memory of "
@@ -483,6 +483,7 @@ oar_status oar_shards_create_at(const char *file, int line, oar_group *group,
     s->arrays = arrays;
     s->ranks = oar_group_size(group);
     s->weight = s->group_weight = 1;
+    pthread_mutex_init(&s->busy.lock, NULL);
     s->arrays_pool.held = s->grads_pool.held = &s->stats.whole_bytes;
     s->arrays_pool.most = s->grads_pool.most = &s->stats.most_bytes;
     if (o.prefetch == 0)
@@ -529,6 +530,7 @@ void oar_shards_destroy(oar_shards *shards)
     oari_free(s->order);
     oari_free(s->came);
     oari_free(s->flags);
+    pthread_mutex_destroy(&s->busy.lock);
     oari_free(s);
     oari_fail_with(&keep);
 }
@@ -618,6 +620,7 @@ oar_status oar_shards_read_stats(const oar_shards *shards,
     now.size = sizeof now;
     now.units = shards->units;
     now.passes = shards->passes;
+    now.communication_s = oari_busy_read(&shards->busy);
     now.shard_bytes = shards->grad_bytes;
     if (shards->resident)
         now.shard_bytes += shards->whole_bytes / (size_t)common;

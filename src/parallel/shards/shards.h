@@ -6,6 +6,7 @@
  *   shard_gather.c  makes units whole: unshard, prefetch, reshard, publish
  *   shard_reduce.c  gradients: ready, reduce-scatter, wait
  *   hold.c          decides where whole arrays are, and makes that memory
+ *   busy_time.c     how long operations were under way
  *   shards.c        makes shards and answers questions
  *
  * A flat is the arrays of one unit that have one dtype and are all trained or
@@ -23,6 +24,8 @@
  */
 #ifndef OARI_PARALLEL_SHARDS_SHARDS_H
 #define OARI_PARALLEL_SHARDS_SHARDS_H
+
+#include <pthread.h>
 
 #include <oarsong/shards.h>
 #include <oarsong/window.h>
@@ -130,6 +133,23 @@ void oari_buffers_free(oari_buffer_pool *pool);
  * that are read or kept too long are not numbers. */
 extern int oari_shards_poison;
 
+/* ---- busy_time.c --------------------------------------------------------- */
+
+typedef struct oari_busy_time {
+    pthread_mutex_t lock; /* for those that write */
+    _Atomic int under_way;
+    _Atomic int64_t since_ns, ns; /* since there is one; in all before that */
+} oari_busy_time;
+
+/* An operation begins. */
+void oari_busy_begin(oari_busy_time *t);
+/* It has been posted, with this status, and goes on as `work`; NULL: it has
+ * ended. Returns the status, or why the end cannot be noticed. */
+oar_status oari_busy_end(oari_busy_time *t, oar_status status, oar_work *work);
+/* Returns the time in seconds. */
+double oari_busy_read(const oari_busy_time *t);
+void oari_busy_clear(oari_busy_time *t);
+
 /* ---- shards.c ------------------------------------------------------------ */
 
 struct oar_shards {
@@ -176,6 +196,7 @@ struct oar_shards {
     int64_t passes;
     oar_error fault; /* status OAR_OK: none */
     oar_shards_stats stats;
+    oari_busy_time busy; /* since the last publish */
 };
 
 /* Returns the unit's name, or "unit N". */
@@ -224,6 +245,10 @@ void oari_hold_close(oar_shards *s); /* ends the groups */
 oar_status oari_hold_protect(oar_shards *s);
 
 /* ---- shard_gather.c, shard_reduce.c -------------------------------------- */
+
+/* Gathers an array from the shards of all ranks to `to`, in their dtype, which
+ * is not that of whole arrays where precision is mixed. A collective. */
+oar_status oari_shards_gather_array(oar_shards *s, int array, void *to);
 
 /* Waits for what is posted and gives the memory back. */
 void oari_gathers_end(oar_shards *s);

@@ -134,7 +134,8 @@ static const oari_ckpt_source_class fsdp_class = { .collect = collect_nothing,
                                                    .apply = apply_nothing };
 
 /* Adds this rank's shard of parameter `index` of the module inside, or an alias
- * on all ranks. A parameter without elements has no shards. */
+ * on all ranks. A parameter without elements has no shards. One that FSDP
+ * ignores is not added: it may differ from rank to rank. */
 static oar_status add_shard(oar_state *state, const oari_fsdp *d,
                             oar_tensor *param, int index, const char *prefix,
                             const char *name)
@@ -146,6 +147,8 @@ static oar_status add_shard(oar_state *state, const oari_fsdp *d,
     char full[NAME_BYTES], other[NAME_BYTES];
     oar_shard shard = oar_shard_init();
 
+    if (array < 0)
+        return OAR_OK;
     OARI_TRY(join_name(prefix, name, full));
     if (d->param[array].first != index) {
         OARI_TRY(join_name(prefix, d->param[array].name, other));
