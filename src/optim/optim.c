@@ -25,7 +25,7 @@ static int find_param(const oar_optim *optim, const oar_tensor *tensor)
     return -1;
 }
 
-static void drop_param(oari_optim_param *p)
+void oari_optim_drop_param(oari_optim_param *p)
 {
     oar_tensor_release(p->tensor);
     for (int k = 0; k < OARI_OPTIM_SLOTS; k++)
@@ -140,7 +140,7 @@ static oar_status add_group(oar_optim *optim, int count,
         status = add_param(optim, i, param[i]);
     if (status != OAR_OK) {
         while (optim->params > before)
-            drop_param(&optim->param[--optim->params]);
+            oari_optim_drop_param(&optim->param[--optim->params]);
         return status;
     }
     optim->group[optim->groups++] = scales;
@@ -202,8 +202,9 @@ void oar_optim_destroy(oar_optim *optim)
     if (optim == NULL)
         return;
     for (int i = 0; i < optim->params; i++)
-        drop_param(&optim->param[i]);
+        oari_optim_drop_param(&optim->param[i]);
     oari_hooks_clear(&optim->before_step);
+    oari_hooks_clear(&optim->after_step);
     oari_free(optim->param);
     oari_free(optim->group);
     oari_free(optim);
@@ -373,6 +374,14 @@ oar_status oar_optim_on_step(oar_optim *optim, oar_optim_fn fn, void *arg,
     return oari_hook_add(&optim->before_step, (oari_hook_fn)fn, arg, hook);
 }
 
+oar_status oar_optim_after_step(oar_optim *optim, oar_optim_stepped_fn fn,
+                                void *arg, oar_hook **hook)
+{
+    if (optim == NULL)
+        return oari_null("optim_after_step");
+    return oari_hook_add(&optim->after_step, (oari_hook_fn)fn, arg, hook);
+}
+
 oar_status oari_optim_begin_step(oar_optim *optim)
 {
     OARI_EACH_HOOK(hook, following, &optim->before_step)
@@ -404,6 +413,10 @@ void oari_optim_finish_step(oar_optim *optim)
     }
     optim->steps++;
     optim->unscaled_by = NULL;
+    OARI_EACH_HOOK(hook, following, &optim->after_step)
+    {
+        ((oar_optim_stepped_fn)hook->fn)(optim, hook->arg);
+    }
 }
 
 oar_status oar_optim_step(oar_optim *optim)

@@ -5,6 +5,8 @@
  *   fsdp_pass.c   the hooks of units and gradients; the end of a pass
  *   fsdp_join.c   ranks that have run out of input
  *   fsdp_state.c  parameters as they are read, written, saved and loaded
+ *   fsdp_kept.c   the optimizer's state in memory of all ranks of the host
+ *   fsdp_regroup.c  going on with the ranks that are left
  *   fsdp.c        wrapping, and the other public functions
  *
  * Array i of the shards is param[i]. The parameters of a flat (parallel/shards)
@@ -18,9 +20,12 @@
 #include <oarsong/fsdp.h>
 #include <oarsong/parallel.h>
 
+#include <stdatomic.h>
+
 #include "parallel/shards/shards.h"
 
 typedef struct oari_fsdp oari_fsdp;
+typedef struct oari_kept oari_kept;
 
 typedef struct oari_fsdp_unit {
     oari_fsdp *fsdp;
@@ -65,12 +70,23 @@ struct oari_fsdp {
     int leading; /* announces its calls to the ranks without input */
     unsigned char *has_input; /* by rank, at the last join */
     oar_clip_part *clip;      /* of the shards' tensors */
+    oari_kept *kept;          /* or NULL */
 };
 
 /* ---- fsdp.c ------------------------------------------------------------- */
 
 /* Returns the inside of a module that FSDP wraps, else NULL. */
 oari_fsdp *oari_fsdp_of(const oar_module *module);
+
+/* Makes shards of the parameters over a group, whose ranks all call it: of the
+ * numbers that the parameters have, or, with old shards, of the whole arrays
+ * there; zeros if those are of another dtype. */
+oar_status oari_fsdp_make_shards(const oari_fsdp *d, oar_group *group,
+                                 const oar_shards *old, oar_shards **shards);
+
+/* Makes the list that clipping reads. */
+oar_status oari_fsdp_list_clipped(const oar_shards *shards,
+                                  oar_clip_part **clip);
 
 /* ---- fsdp_state.c -------------------------------------------------------- */
 
@@ -133,5 +149,62 @@ oar_status oari_fsdp_announce(const oari_fsdp *d, oari_fsdp_call call,
                               int unit);
 
 oar_status oari_fsdp_join(oari_fsdp *d, int has_input, int *active);
+
+/* Whether a module has synchronised batch norms. */
+int oari_fsdp_has_sync_layers(const oar_module *module);
+
+/* ---- fsdp_kept.c --------------------------------------------------------- */
+
+/* How far a rank is, for those that outlive it. */
+typedef struct oari_kept_line {
+    _Atomic uint64_t begun, done; /* optimizer steps */
+    _Atomic int changing; /* its shards get numbers that no step has made, and
+                             that are not published */
+} oari_kept_line;
+
+/* What a rank's optimizer knows of its shard of an array, beside its state. */
+typedef struct oari_kept_record {
+    int64_t steps;
+    int group; /* -1: the optimizer does not have the shard */
+} oari_kept_record;
+
+struct oari_kept {
+    oar_optim *optim; /* borrowed */
+    int params;       /* of it, that are kept */
+    int *array;       /* which each is a shard of */
+    int slots;        /* of its state */
+    int generation;   /* regroups so far */
+    const oar_shards *shards;
+    oar_window *window;
+    oar_storage *storage; /* all of the window */
+    size_t *begin;        /* where each rank's region begins; then the end */
+    oar_hook *hook[2];
+};
+
+/* Makes room for the state of an optimizer with so many slots over shards. A
+ * collective: on all ranks, or on none. */
+oar_status oari_kept_make(const oar_shards *s, oar_group *group, int slots,
+                          oari_kept **kept);
+void oari_kept_free(oari_kept *kept); /* NULL is fine */
+
+/* Returns how many slots an optimizer's state has. */
+int oari_kept_slots(const oar_optim *optim);
+
+/* Moves the shards, if they are apart from whole arrays, into the window. */
+oar_status oari_kept_take_shards(const oari_kept *kept, oar_shards *s);
+
+oari_kept_line *oari_kept_line_of(const oari_kept *kept, int part);
+oari_kept_record *oari_kept_record_of(const oari_kept *kept, int part,
+                                      int array);
+/* Returns where in the window element `first` of an array is, which the part
+ * has. plane: a slot of the state, or, as the number of slots, the shards. */
+size_t oari_kept_at(const oari_kept *kept, int part, int plane, int array,
+                    size_t first);
+
+/* Writes down the steps and groups of this rank's shards. */
+void oari_kept_note_steps(const oari_fsdp *d);
+/* Writes down that shards are changed otherwise than by steps, or that what
+ * was changed is published. */
+void oari_kept_note_change(const oari_fsdp *d, int begins);
 
 #endif

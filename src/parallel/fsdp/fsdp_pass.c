@@ -183,8 +183,11 @@ static int is_recording(oar_tape *tape)
 
 oar_status oari_fsdp_publish(oari_fsdp *d)
 {
-    if (d->reduced)
-        OARI_TRY(oar_shards_publish(d->shards));
+    if (!d->reduced)
+        return OAR_OK;
+    oari_kept_note_steps(d);
+    OARI_TRY(oar_shards_publish(d->shards));
+    oari_kept_note_change(d, 0);
     d->reduced = 0;
     return OAR_OK;
 }
