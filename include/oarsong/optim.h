@@ -87,6 +87,24 @@ OAR_API oar_status oar_optim_after_step(oar_optim *optim,
                                         oar_optim_stepped_fn fn, void *arg,
                                         oar_hook **hook);
 
+/* For programs that must be able to finish a step that was interrupted. */
+enum { OAR_OPTIM_CHUNK = 2048 };
+
+/* Calls fn before a step moves elements first .. first+count-1 of parameter
+ * `index` and of its states: OAR_OPTIM_CHUNK elements or, at the end of a
+ * parameter, less. Parameters are moved in their order, each from its beginning
+ * on, so everything before has been moved. */
+typedef void (*oar_optim_move_fn)(oar_optim *optim, int index, int64_t first,
+                                  int64_t count, void *arg);
+OAR_API oar_status oar_optim_on_move(oar_optim *optim, oar_optim_move_fn fn,
+                                     void *arg, oar_hook **hook);
+/* Moves elements of a parameter, from `first` on, by gradients that are given,
+ * as its next step would, with the same bits. The number of steps stays. The
+ * gradients' dtype is the parameter's, or f32 for a half type. OAR_E_ARG: no
+ * such elements. */
+OAR_API oar_status oar_optim_move(oar_optim *optim, int index, int64_t first,
+                                  oar_span grad);
+
 /* Parameter groups: group 0 is what it was made with; more are added with an
  * array of parameters that are in no group yet, and scales of the learning rate
  * and the weight decay (1: the same; 0 is allowed for the decay). On failure

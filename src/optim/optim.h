@@ -60,7 +60,7 @@ struct oar_optim {
     oari_optim_group *group;
     const oar_scaler *unscaled_by; /* since the last step; NULL: none */
     int was_finite;                /* what it found */
-    oari_hooks before_step, after_step;
+    oari_hooks before_step, after_step, on_move;
     union {
         oar_sgd_opts sgd;
         oar_adam_opts adam;

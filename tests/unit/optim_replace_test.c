@@ -237,6 +237,103 @@ static void a_function_runs_after_a_step(void **state)
     oar_tensor_release(param);
 }
 
+/* ---- parts of a step ----------------------------------------------------- */
+
+enum { LONG = 2 * OAR_OPTIM_CHUNK + 5 };
+
+typedef struct move_log {
+    int calls;
+    int64_t first[8], count[8];
+} move_log;
+
+static void note_move(oar_optim *optim, int index, int64_t first, int64_t count,
+                      void *arg)
+{
+    move_log *log = arg;
+
+    assert_int_equal(index, 0);
+    log->first[log->calls] = first;
+    log->count[log->calls++] = count;
+}
+
+static oar_tensor *make_long(oar_dtype dtype, oar_tensor **grad)
+{
+    oar_tensor *p = oar_uniform(NULL, dtype, OAR_SHAPE(LONG), 3, -1, 1);
+
+    OK(oar_tensor_require_grad(p, 1));
+    *grad = oar_uniform(NULL, dtype, OAR_SHAPE(LONG), 4, -1, 1);
+    OK(oar_tensor_bind_grad(p, *grad));
+    OK(oar_tensor_mark_grad(p));
+    return p;
+}
+
+/* A step at once, one in chunks, and one by parts have the same bits. */
+static void step_in_parts(oar_dtype dtype)
+{
+    oar_tensor *param[3], *grad[3];
+    oar_optim *adam[3];
+    size_t size = oar_dtype_size(dtype);
+    move_log log = { 0 };
+
+    for (int i = 0; i < 3; i++) {
+        param[i] = make_long(dtype, &grad[i]);
+        adam[i] = make_adam(param[i], 1);
+    }
+    OK(oar_optim_on_move(adam[1], note_move, &log, NULL));
+    OK(oar_optim_step(adam[0]));
+    OK(oar_optim_step(adam[1]));
+    for (int64_t first = 0; first < LONG; first += 1000) {
+        int64_t n = LONG - first < 1000 ? LONG - first : 1000;
+        unsigned char *g = oar_tensor_data(grad[2]);
+
+        OK(oar_optim_move(
+            adam[2], 0, first,
+            oar_span_of(g + (size_t)first * size, (size_t)n, dtype)));
+    }
+    assert_int_equal(oar_optim_steps(adam[2]), 0);
+    assert_int_equal(log.calls, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(log.first[i], i * OAR_OPTIM_CHUNK);
+        assert_int_equal(log.count[i], i < 2 ? OAR_OPTIM_CHUNK : 5);
+    }
+    for (int i = 1; i < 3; i++)
+        assert_memory_equal(oar_tensor_const_data(param[0]),
+                            oar_tensor_const_data(param[i]), LONG * size);
+    for (int i = 0; i < 3; i++) {
+        oar_optim_destroy(adam[i]);
+        oar_tensor_release(param[i]);
+        oar_tensor_release(grad[i]);
+    }
+}
+
+static void a_step_in_parts_has_the_same_bits(void **state)
+{
+    step_in_parts(OAR_F32);
+    step_in_parts(OAR_F64);
+    step_in_parts(OAR_F16);
+}
+
+static void parts_that_are_not_there_are_refused(void **state)
+{
+    oar_tensor *param = make_param(OAR_F32);
+    oar_optim *adam = make_adam(param, 0);
+    double number[COUNT] = { 0 };
+
+    assert_fails_with(
+        oar_optim_move(adam, 1, 0, oar_span_of(number, 1, OAR_F32)), OAR_E_ARG,
+        "parameter 1 of 1");
+    assert_fails_with(
+        oar_optim_move(adam, 0, 30, oar_span_of(number, 8, OAR_F32)), OAR_E_ARG,
+        "8 elements from 30 on, of 37");
+    assert_fails_with(
+        oar_optim_move(adam, 0, 0, oar_span_of(number, 3, OAR_F64)),
+        OAR_E_DTYPE, "f64");
+    OK(oar_optim_move(adam, 0, COUNT, oar_span_of(NULL, 0, OAR_F32)));
+    assert_int_equal(oar_optim_on_move(NULL, note_move, NULL, NULL), OAR_E_ARG);
+    oar_optim_destroy(adam);
+    oar_tensor_release(param);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -244,6 +341,8 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(without_memory_nothing_changes),
         cmocka_unit_test(a_function_runs_after_a_step),
+        cmocka_unit_test(a_step_in_parts_has_the_same_bits),
+        cmocka_unit_test(parts_that_are_not_there_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -155,17 +155,25 @@ int oari_fsdp_has_sync_layers(const oar_module *module);
 
 /* ---- fsdp_kept.c --------------------------------------------------------- */
 
-/* How far a rank is, for those that outlive it. */
+/* How far a rank is, for those that outlive it. A position is a parameter of
+ * its optimizer and an element of that. */
 typedef struct oari_kept_line {
     _Atomic uint64_t begun, done; /* optimizer steps */
+    _Atomic uint64_t progress;    /* in this step: what is before is moved */
+    _Atomic uint64_t journal; /* the position whose chunk is in the journal */
+    _Atomic int64_t chunk;    /* elements in it */
+    double lr;                /* of this step */
     _Atomic int changing; /* its shards get numbers that no step has made, and
                              that are not published */
 } oari_kept_line;
 
-/* What a rank's optimizer knows of its shard of an array, beside its state. */
+/* What a rank's optimizer knows of its shard of an array before a step, beside
+ * its state. */
 typedef struct oari_kept_record {
     int64_t steps;
-    int group; /* -1: the optimizer does not have the shard */
+    int group;    /* -1: the optimizer does not have the shard */
+    int index;    /* of the parameter there */
+    int has_grad; /* at this step */
 } oari_kept_record;
 
 struct oari_kept {
@@ -178,7 +186,7 @@ struct oari_kept {
     oar_window *window;
     oar_storage *storage; /* all of the window */
     size_t *begin;        /* where each rank's region begins; then the end */
-    oar_hook *hook[2];
+    oar_hook *hook[3];
 };
 
 /* Makes room for the state of an optimizer with so many slots over shards. A
@@ -190,21 +198,40 @@ void oari_kept_free(oari_kept *kept); /* NULL is fine */
 /* Returns how many slots an optimizer's state has. */
 int oari_kept_slots(const oar_optim *optim);
 
-/* Moves the shards, if they are apart from whole arrays, into the window. */
+/* Moves the gradients of the shards into the window, and the shards themselves
+ * if they are apart from whole arrays. */
 oar_status oari_kept_take_shards(const oari_kept *kept, oar_shards *s);
 
 oari_kept_line *oari_kept_line_of(const oari_kept *kept, int part);
+/* Records are kept for a step and the one before. */
 oari_kept_record *oari_kept_record_of(const oari_kept *kept, int part,
-                                      int array);
+                                      uint64_t step, int array);
+/* Planes of a region: first a slot of the state each. */
+static inline int oari_kept_grads_plane(const oari_kept *kept)
+{
+    return kept->slots;
+}
+static inline int oari_kept_shards_plane(const oari_kept *kept)
+{
+    return kept->slots + 1;
+}
 /* Returns where in the window element `first` of an array is, which the part
- * has. plane: a slot of the state, or, as the number of slots, the shards. */
+ * has. */
 size_t oari_kept_at(const oari_kept *kept, int part, int plane, int array,
                     size_t first);
 
-/* Writes down the steps and groups of this rank's shards. */
-void oari_kept_note_steps(const oari_fsdp *d);
-/* Writes down that shards are changed otherwise than by steps, or that what
- * was changed is published. */
-void oari_kept_note_change(const oari_fsdp *d, int begins);
+/* Returns where in the window the journal has a chunk of a slot of the state,
+ * or, for the number of slots, of the parameter. */
+size_t oari_kept_journal_at(const oari_kept *kept, int part, int slot);
+static inline uint64_t oari_kept_position(int index, int64_t first)
+{
+    return (uint64_t)index << 40 | (uint64_t)first;
+}
+
+/* Write down that shards are going to be changed otherwise than by steps, what
+ * has become of it, and that it is published. */
+void oari_kept_begin_change(const oari_fsdp *d);
+void oari_kept_note_change(const oari_fsdp *d);
+void oari_kept_end_change(const oari_fsdp *d);
 
 #endif

@@ -5,15 +5,18 @@
  * Every rank has a region of the window that only it can write to:
  *
  *     its line      optimizer steps that it has begun and done
- *     its records   for each array, the steps and group of its shard
- *     planes        for each slot of the optimizer's state: that of its shards;
- *                   with mixed precision also the shards themselves
+ *     its records   for each array, what its optimizer knows of its shard
+ *     its journal   the chunk of a parameter and its state that is being moved,
+ *                   as it was before
+ *     planes        of its shards: a slot of the optimizer's state each; the
+ *                   gradients; with mixed precision also the shards themselves
  *
  * A plane is laid out as the rank's parts of the flats are. Any rank can
  * compute where anything is, from the cut of the flats alone.
  *
- * A step begins on all ranks or on none: they meet before it. So if a rank is
- * lost elsewhere than inside its own step, all shards are of one step.
+ * A step begins on all ranks or on none: they meet before it. Once it has
+ * begun, gradients, journal and progress of a rank that is lost are enough for
+ * others to finish the step for it.
  */
 #include <string.h>
 #include <unistd.h>
@@ -25,7 +28,8 @@
 #include "parallel/reducer/agreement.h"
 #include "parallel/syncbn/syncbn.h"
 
-enum { LINE = 64, KEY_STEP = 7 };
+enum { LINE = 64, KEY_STEP = 7, LARGEST = 8 };
+static const uint64_t NOWHERE = UINT64_MAX;
 
 /* ---- where things are ---------------------------------------------------- */
 
@@ -38,9 +42,13 @@ static size_t round_up(size_t n, size_t to)
 static size_t element_bytes(const oari_kept *k, const oari_flat *flat,
                             int plane)
 {
-    if (plane == k->slots) /* the shards */
+    if (plane == oari_kept_shards_plane(k))
         return oar_dtype_size(flat->dtype);
-    return flat->frozen ? 0 : flat->dtype == OAR_F64 ? 8 : 4;
+    if (flat->frozen)
+        return 0;
+    if (plane == oari_kept_grads_plane(k))
+        return oar_dtype_size(flat->dtype);
+    return flat->dtype == OAR_F64 ? 8 : 4;
 }
 
 /* Returns how many bytes of a part's plane lie before a flat. */
@@ -61,14 +69,20 @@ static size_t records_at(const oari_kept *k, int part)
     return k->begin[part] + round_up(sizeof(oari_kept_line), LINE);
 }
 
+size_t oari_kept_journal_at(const oari_kept *k, int part, int slot)
+{
+    size_t records = 2 * (size_t)k->shards->arrays * sizeof(oari_kept_record);
+
+    return records_at(k, part) + round_up(records, LINE) +
+           (size_t)slot * OAR_OPTIM_CHUNK * LARGEST;
+}
+
 static size_t plane_at(const oari_kept *k, int part, int plane)
 {
-    const oar_shards *s = k->shards;
-    size_t at = records_at(k, part) +
-                round_up((size_t)s->arrays * sizeof(oari_kept_record), LINE);
+    size_t at = oari_kept_journal_at(k, part, k->slots + 1);
 
     for (int i = 0; i < plane; i++)
-        at += bytes_before(k, part, i, s->flats);
+        at += bytes_before(k, part, i, k->shards->flats);
     return at;
 }
 
@@ -78,11 +92,12 @@ oari_kept_line *oari_kept_line_of(const oari_kept *k, int part)
                               k->begin[part]);
 }
 
-oari_kept_record *oari_kept_record_of(const oari_kept *k, int part, int array)
+oari_kept_record *oari_kept_record_of(const oari_kept *k, int part,
+                                      uint64_t step, int array)
 {
     return (oari_kept_record *)((unsigned char *)oar_window_data(k->window) +
                                 records_at(k, part)) +
-           array;
+           (step % 2 == 0 ? 0 : k->shards->arrays) + array;
 }
 
 size_t oari_kept_at(const oari_kept *k, int part, int plane, int array,
@@ -130,7 +145,7 @@ static oar_status lay_out(const oar_shards *s, int slots, oari_kept **kept)
         return OAR_E_NOMEM;
     for (int p = 0; p < s->ranks; p++)
         k->begin[p + 1] =
-            round_up(plane_at(k, p, slots + (s->apart ? 1 : 0)), page);
+            round_up(plane_at(k, p, slots + (s->apart ? 2 : 1)), page);
     return oar_storage_create_detached(k->begin[s->ranks], 0, &k->storage);
 }
 
@@ -142,8 +157,8 @@ static oar_status open_region(const oari_kept *k)
 
     OARI_TRY(oar_window_protect(k->window, 0, k->begin[s->part], 0));
     OARI_TRY(oar_window_protect(k->window, end, bytes - end, 0));
-    for (int i = 0; i < s->arrays; i++)
-        oari_kept_record_of(k, s->part, i)->group = -1;
+    for (int i = 0; i < 2 * s->arrays; i++)
+        oari_kept_record_of(k, s->part, 0, i)->group = -1;
     return attach_window(k, k->storage, 0);
 }
 
@@ -182,23 +197,41 @@ void oari_kept_free(oari_kept *k)
 
 /* ---- moving what there is ------------------------------------------------ */
 
-/* Moves the shards, which are apart from whole arrays, into the window. */
+/* Moves a storage of this rank's parts to a plane. */
+static oar_status take_storage(const oari_kept *k, oar_storage *storage,
+                               int plane)
+{
+    size_t at = plane_at(k, k->shards->part, plane);
+    size_t bytes = oar_storage_bytes(storage);
+
+    if (bytes != 0)
+        memcpy((unsigned char *)oar_window_data(k->window) + at,
+               oar_storage_const_data(storage), bytes);
+    OARI_TRY(oar_storage_detach(storage));
+    return attach_window(k, storage, at);
+}
+
 oar_status oari_kept_take_shards(const oari_kept *k, oar_shards *s)
 {
-    size_t at = plane_at(k, s->part, k->slots);
-    unsigned char *to = (unsigned char *)oar_window_data(k->window) + at;
-    const unsigned char *from = oar_storage_const_data(s->params);
+    unsigned char *window = oar_window_data(k->window);
+    int part = s->part;
 
-    if (!s->apart)
-        return OAR_OK;
-    if (s->part_bytes != 0)
-        memcpy(to, from, s->part_bytes);
+    OARI_TRY(take_storage(k, s->grads, oari_kept_grads_plane(k)));
+    if (s->apart)
+        OARI_TRY(take_storage(k, s->params, oari_kept_shards_plane(k)));
     for (int i = 0; i < s->shards; i++) {
-        oar_span *data = &s->shard[i].data;
-        data->data = to + ((const unsigned char *)data->data - from);
+        oar_shard *shard = &s->shard[i];
+
+        if (s->apart)
+            shard->data.data =
+                window + oari_kept_at(k, part, oari_kept_shards_plane(k),
+                                      shard->array, shard->first);
+        if (shard->grad.data != NULL)
+            shard->grad.data =
+                window + oari_kept_at(k, part, oari_kept_grads_plane(k),
+                                      shard->array, shard->first);
     }
-    OARI_TRY(oar_storage_detach(s->params));
-    return attach_window(k, s->params, at);
+    return OAR_OK;
 }
 
 /* Moves the state of one parameter of the optimizer, which keeps its tensors.
@@ -238,42 +271,97 @@ static oar_status take_states(const oari_fsdp *d, const oari_kept *k)
 
 /* ---- while training ------------------------------------------------------ */
 
-void oari_kept_note_steps(const oari_fsdp *d)
+/* Writes down what the optimizer has before a step, or, with no gradients, what
+ * it has after it. */
+static void write_records(const oari_fsdp *d, uint64_t step, int before)
 {
-    oari_kept *k = d->kept;
+    const oari_kept *k = d->kept;
 
-    for (int i = 0; k != NULL && i < k->params; i++) {
+    for (int i = 0; i < k->params; i++) {
         oari_kept_record *r =
-            oari_kept_record_of(k, d->shards->part, k->array[i]);
+            oari_kept_record_of(k, d->shards->part, step, k->array[i]);
 
+        r->index = i;
         r->steps = oar_optim_param_steps(k->optim, i);
+        r->has_grad =
+            before && oar_tensor_grad(oar_optim_param(k->optim, i)) != NULL;
         oar_optim_param_group(k->optim, i, &r->group);
     }
 }
 
-void oari_kept_note_change(const oari_fsdp *d, int begins)
+void oari_kept_begin_change(const oari_fsdp *d)
 {
     if (d->kept != NULL)
-        oari_kept_line_of(d->kept, d->shards->part)->changing = begins;
+        oari_kept_line_of(d->kept, d->shards->part)->changing = 1;
 }
 
-/* All ranks begin a step, or none does. */
+/* The optimizer's steps may have been set, too. */
+void oari_kept_note_change(const oari_fsdp *d)
+{
+    const oari_kept_line *line;
+
+    if (d->kept == NULL)
+        return;
+    line = oari_kept_line_of(d->kept, d->shards->part);
+    if (line->changing)
+        write_records(d, line->done, 0);
+}
+
+void oari_kept_end_change(const oari_fsdp *d)
+{
+    if (d->kept != NULL)
+        oari_kept_line_of(d->kept, d->shards->part)->changing = 0;
+}
+
+/* All ranks begin a step, or none does: if one has, all have written down what
+ * finishing it takes. */
 static oar_status begin_step(oar_optim *optim, void *arg)
 {
     oari_fsdp *d = arg;
     oar_shards *s = d->shards;
     oari_kept_line *line = oari_kept_line_of(d->kept, s->part);
+    oar_call_opts o = oar_call_opts_init();
 
     OARI_TRY(oari_shards_check(s, "optim_step"));
-    if (s->local != NULL &&
-        oar_barrier(
-            s->local,
-            OAR_OPTS(oar_call_opts, .label = "optim_step",
-                     .key = oari_shards_key(KEY_STEP, oar_optim_steps(optim))),
-            NULL) != OAR_OK)
+    write_records(d, line->done + 1, 1);
+    line->journal = NOWHERE;
+    line->progress = 0;
+    line->lr = oar_optim_lr(optim);
+    o.label = "optim_step";
+    o.key = oari_shards_key(KEY_STEP, oar_optim_steps(optim));
+    if (s->local != NULL && oar_barrier(s->local, &o, NULL) != OAR_OK)
         return oari_shards_break(s);
     line->begun = line->done + 1;
     return OAR_OK;
+}
+
+/* Copies a chunk to the journal before it is moved. */
+static void write_journal(oar_optim *optim, int index, int64_t first,
+                          int64_t count, void *arg)
+{
+    const oari_fsdp *d = arg;
+    const oari_kept *k = d->kept;
+    int part = d->shards->part;
+    oari_kept_line *line = oari_kept_line_of(k, part);
+    uint64_t position = oari_kept_position(index, first);
+
+    line->progress = position;
+    for (int slot = 0; slot <= k->slots; slot++) {
+        const oar_tensor *from = slot < k->slots
+                                     ? oar_optim_state(optim, index, slot)
+                                     : oar_optim_param(optim, index);
+        size_t size = oar_dtype_size(oar_tensor_dtype(from));
+
+        if (from != NULL)
+            memcpy((unsigned char *)oar_window_data(k->window) +
+                       oari_kept_journal_at(k, part, slot),
+                   (const unsigned char *)oar_tensor_const_data(from) +
+                       (size_t)first * size,
+                   (size_t)count * size);
+    }
+    line->chunk = count;
+    line->journal = position;
+    atomic_thread_fence(memory_order_seq_cst);
 }
 
 static void end_step(oar_optim *optim, void *arg)
@@ -281,7 +369,7 @@ static void end_step(oar_optim *optim, void *arg)
     const oari_fsdp *d = arg;
     oari_kept_line *line = oari_kept_line_of(d->kept, d->shards->part);
 
-    oari_kept_note_steps(d);
+    line->progress = NOWHERE; /* all is moved */
     line->done = line->begun;
 }
 
@@ -313,6 +401,9 @@ static oar_status check_keep(const oari_fsdp *d, oar_optim *optim)
         return oari_fail(
             OAR_E_UNSUPPORTED, "fsdp_keep_state of a model with %s",
             d->opts.replicas != NULL ? "replicas" : "synchronised batch norms");
+    if (d->shards->in_pass)
+        return oari_fail(OAR_E_STATE,
+                         "fsdp_keep_state in the middle of a pass");
     for (int i = 0; i < oar_optim_params(optim); i++)
         if (oari_fsdp_array_of_shard(d, oar_optim_param(optim, i)) < 0)
             return oari_fail(OAR_E_ARG,
@@ -328,8 +419,9 @@ static oar_status begin_keeping(oari_fsdp *d, oari_kept *k)
     OARI_TRY(take_states(d, k));
     OARI_TRY(oar_optim_on_step(k->optim, begin_step, d, &k->hook[0]));
     OARI_TRY(oar_optim_after_step(k->optim, end_step, d, &k->hook[1]));
+    OARI_TRY(oar_optim_on_move(k->optim, write_journal, d, &k->hook[2]));
     d->kept = k;
-    oari_kept_note_steps(d);
+    write_records(d, 0, 0);
     return OAR_OK;
 }
 
@@ -356,8 +448,8 @@ oar_status oar_fsdp_keep_state_at(const char *file, int line,
         oari_agree_on_status(d->group, begin_keeping(d, k), "fsdp_keep_state");
     if (status != OAR_OK) {
         d->kept = NULL;
-        oar_hook_remove(k->hook[0]);
-        oar_hook_remove(k->hook[1]);
+        for (int i = 0; i < 3; i++)
+            oar_hook_remove(k->hook[i]);
         oari_kept_free(k);
     }
     return status;

@@ -185,9 +185,9 @@ oar_status oari_fsdp_publish(oari_fsdp *d)
 {
     if (!d->reduced)
         return OAR_OK;
-    oari_kept_note_steps(d);
+    oari_kept_note_change(d);
     OARI_TRY(oar_shards_publish(d->shards));
-    oari_kept_note_change(d, 0);
+    oari_kept_end_change(d);
     d->reduced = 0;
     return OAR_OK;
 }

@@ -7,6 +7,10 @@
  * the new cut. The old shards are only read, until all ranks have made all that
  * can fail. Then each of them moves the module and the optimizer over, which
  * cannot fail.
+ *
+ * If a rank has begun an optimizer step, all had come to it (see fsdp_kept.c).
+ * Then the step is finished: what a rank has not moved of its shards, others
+ * move by the gradients that it has left, in its place.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -83,23 +87,25 @@ static oar_status check_generation(const oari_fsdp *d, oar_group *group)
                      "checkpoint");
 }
 
-/* Whether the shards of all ranks, dead ones included, are whole and of one
- * step. The answer is the same on all ranks: nobody steps now. */
-static oar_status check_shards(const oari_fsdp *d)
+/* Returns the last step that a rank has begun. */
+static uint64_t last_step(const oari_kept *k)
 {
-    const oari_kept *k = d->kept;
-    int ranks = k->shards->ranks, first = 0;
+    uint64_t last = 0;
 
-    for (int r = 0; r < ranks; r++) {
+    for (int r = 0; r < k->shards->ranks; r++) {
+        uint64_t begun = oari_kept_line_of(k, r)->begun;
+        last = last < begun ? begun : last;
+    }
+    return last;
+}
+
+/* Whether the last step can be finished. The answer is the same on all ranks:
+ * nobody steps now. */
+static oar_status check_shards(const oari_kept *k, uint64_t step)
+{
+    for (int r = 0; r < k->shards->ranks; r++) {
         const oari_kept_line *line = oari_kept_line_of(k, r);
 
-        if (line->begun != line->done)
-            return oari_about(
-                r, oari_fail(OAR_E_DATA,
-                             "fsdp_regroup: rank %d was lost in the middle of "
-                             "its optimizer step %" PRIu64 ": its shards are "
-                             "torn; load a checkpoint",
-                             r, line->begun));
         if (line->changing)
             return oari_about(
                 r, oari_fail(OAR_E_DATA,
@@ -107,17 +113,14 @@ static oar_status check_shards(const oari_fsdp *d)
                              "loaded, and rank %d has not published them; load "
                              "a checkpoint",
                              r));
-        if (line->done > oari_kept_line_of(k, first)->done)
-            first = r;
-    }
-    for (int r = 0; r < ranks; r++)
-        if (oari_kept_line_of(k, r)->done != oari_kept_line_of(k, first)->done)
+        if (line->done + 1 < step)
             return oari_about(
                 r, oari_fail(OAR_E_DATA,
-                             "fsdp_regroup: rank %d has not taken optimizer "
-                             "step %" PRIu64 ", which rank %d has; load a "
+                             "fsdp_regroup: rank %d has taken %" PRIu64
+                             " of %" PRIu64 " optimizer steps; load a "
                              "checkpoint",
-                             r, oari_kept_line_of(k, first)->done, first));
+                             r, line->done, step));
+    }
     return OAR_OK;
 }
 
@@ -130,46 +133,72 @@ typedef struct regrouping {
     oar_clip_part *clip;
     oar_optim_entry *entry, *before; /* of the optimizer */
     int entries, entries_before;
-    int detached; /* flats, so far */
-    int replaced; /* the optimizer has the new entries */
+    uint64_t step; /* that all ranks have taken then */
+    int detached;  /* flats, so far */
+    int replaced;  /* the optimizer has the new entries */
 } regrouping;
+
+/* Elements of an array. */
+typedef struct element_range {
+    size_t first, end;
+} element_range;
+
+static element_range common_range(element_range a, element_range b)
+{
+    if (a.first < b.first)
+        a.first = b.first;
+    if (a.end > b.end)
+        a.end = b.end;
+    if (a.end < a.first)
+        a.end = a.first;
+    return a;
+}
+
+static element_range range_of_shard(const oar_shard *shard)
+{
+    return (element_range){ shard->first, shard->first + shard->count };
+}
+
+static element_range range_of_part(const oari_kept *k, int part, int array)
+{
+    size_t first, count;
+
+    oari_flat_range(k->shards, array, part, &first, &count);
+    return (element_range){ first, first + count };
+}
 
 /* Copies this rank's new shard of an array from the regions of the old ranks.
  */
-static void inherit_plane(const oari_kept *from, const oari_kept *to, int plane,
+static void inherit_plane(const oari_kept *from, int plane, const oari_kept *to,
                           const oar_shard *shard)
 {
     unsigned char *target = oar_window_data(to->window);
     const unsigned char *source = oar_window_data(from->window);
+    int array = shard->array, part = to->shards->part;
 
     for (int p = 0; p < from->shards->ranks; p++) {
-        size_t low, high, count, at;
+        element_range both =
+            common_range(range_of_part(from, p, array), range_of_shard(shard));
+        size_t at;
 
-        oari_flat_range(from->shards, shard->array, p, &low, &count);
-        high = low + count;
-        low = low > shard->first ? low : shard->first;
-        if (high > shard->first + shard->count)
-            high = shard->first + shard->count;
-        if (low >= high)
+        if (both.first == both.end)
             continue;
-        at = oari_kept_at(from, p, plane, shard->array, low);
-        memcpy(target +
-                   oari_kept_at(to, to->shards->part, plane, shard->array, low),
-               source + at,
-               oari_kept_at(from, p, plane, shard->array, high) - at);
+        at = oari_kept_at(from, p, plane, array, both.first);
+        memcpy(target + oari_kept_at(to, part, plane, array, both.first),
+               source + at, oari_kept_at(from, p, plane, array, both.end) - at);
     }
 }
 
-/* Returns what the old ranks have written down of an array: those that have a
- * shard of it the same. */
-static const oari_kept_record *find_record(const oari_kept *k, int array)
+/* Returns what an old rank with a shard of the array knew of it at the last
+ * step; NULL: no rank has one. */
+static const oari_kept_record *find_record(const oari_kept *k, uint64_t step,
+                                           int array)
 {
-    size_t first, count;
-
     for (int p = 0; p < k->shards->ranks; p++) {
-        oari_flat_range(k->shards, array, p, &first, &count);
-        if (count > 0)
-            return oari_kept_record_of(k, p, array);
+        element_range range = range_of_part(k, p, array);
+
+        if (range.first < range.end)
+            return oari_kept_record_of(k, p, step, array);
     }
     return NULL;
 }
@@ -188,7 +217,7 @@ static oar_status make_states(const oari_fsdp *d, const oari_kept *to,
 
         if (strcmp(name, "master") == 0 && !half)
             continue;
-        inherit_plane(d->kept, to, slot, shard);
+        inherit_plane(d->kept, slot, to, shard);
         e->state[slot] = oar_view_of(NULL, to->storage,
                                      (int64_t)(at / oar_dtype_size(dtype)),
                                      dtype, OAR_SHAPE((int64_t)shard->count));
@@ -207,7 +236,9 @@ static oar_status make_entries(const oari_fsdp *d, regrouping *n)
         return OAR_E_NOMEM;
     for (int i = 0; i < n->shards->shards; i++) {
         const oar_shard *shard = &n->shards->shard[i];
-        const oari_kept_record *r = find_record(d->kept, shard->array);
+        const oari_kept_record *r = find_record(d->kept, n->step, shard->array);
+        oari_kept_record *mine = oari_kept_record_of(n->kept, n->shards->part,
+                                                     n->step, shard->array);
         oar_optim_entry *e = &n->entry[n->entries];
 
         if (r == NULL || r->group < 0 || shard->grad.data == NULL)
@@ -219,9 +250,11 @@ static oar_status make_entries(const oari_fsdp *d, regrouping *n)
                              d->param[shard->array].name, r->group, groups);
         e->param = shard->tensor;
         e->group = r->group;
-        e->steps = r->steps;
+        e->steps = r->steps + (r->has_grad != 0);
+        *mine = (oari_kept_record){ .group = e->group,
+                                    .steps = e->steps,
+                                    .index = n->entries };
         n->kept->array[n->entries++] = shard->array;
-        *oari_kept_record_of(n->kept, n->shards->part, shard->array) = *r;
         OARI_TRY(make_states(d, n->kept, shard, e));
     }
     return OAR_OK;
@@ -257,10 +290,11 @@ static oar_status fill_shards(const oari_fsdp *d, regrouping *n)
     n->kept->optim = from->optim;
     n->kept->generation = from->generation + 1;
     n->shards->weight = d->shards->weight;
-    line->begun = line->done = oari_kept_line_of(from, 0)->done;
+    line->begun = line->done = n->step;
     OARI_TRY(oari_kept_take_shards(n->kept, n->shards));
     for (int i = 0; n->shards->apart && i < n->shards->shards; i++)
-        inherit_plane(from, n->kept, from->slots, &n->shards->shard[i]);
+        inherit_plane(from, oari_kept_shards_plane(from), n->kept,
+                      &n->shards->shard[i]);
     OARI_TRY(oari_fsdp_list_clipped(n->shards, &n->clip));
     OARI_TRY(list_entries(from->optim, n));
     OARI_TRY(make_entries(d, n));
@@ -272,21 +306,133 @@ static oar_status make_new(const oari_fsdp *d, oar_group *group, regrouping *n)
 {
     OARI_TRY(oari_fsdp_make_shards(d, group, d->shards, &n->shards));
     OARI_TRY(oari_kept_make(n->shards, group, d->kept->slots, &n->kept));
-    OARI_TRY(oari_agree_on_status(group, fill_shards(d, n), call));
-    return n->shards->apart ? oar_shards_publish(n->shards) : OAR_OK;
+    return oari_agree_on_status(group, fill_shards(d, n), call);
+}
+
+/* ---- finishing the last step --------------------------------------------- */
+
+/* What an old rank has left of its shard of an array, if it has not ended the
+ * last step. */
+typedef struct left_shard {
+    int part;
+    const oari_kept_line *line;
+    element_range all, torn, unmoved;
+} left_shard;
+
+static left_shard look_at_left(const oari_kept *k, int part, uint64_t step,
+                               int array)
+{
+    const oari_kept_record *r = oari_kept_record_of(k, part, step, array);
+    const oari_kept_line *line = oari_kept_line_of(k, part);
+    left_shard left = { .part = part, .line = line };
+    uint64_t begin = oari_kept_position(r->index, 0);
+    uint64_t progress = line->progress;
+    size_t moved = progress > begin ? (size_t)(progress - begin) : 0;
+
+    left.all = range_of_part(k, part, array);
+    left.unmoved = left.all;
+    left.unmoved.first = left.all.end;
+    left.torn = left.unmoved;
+    if (line->done == step || left.all.first == left.all.end || !r->has_grad ||
+        moved >= left.all.end - left.all.first)
+        return left;
+    left.unmoved.first = left.all.first + moved;
+    if (progress >= begin && line->journal == progress)
+        left.torn =
+            common_range(left.all, (element_range){ left.unmoved.first,
+                                                    left.unmoved.first +
+                                                        (size_t)line->chunk });
+    return left;
+}
+
+/* Writes a chunk whose moving was interrupted as it was before. */
+static void restore_torn(const oari_kept *from, const left_shard *left,
+                         const oar_shard *shard, const oar_optim_entry *e)
+{
+    element_range both = common_range(left->torn, range_of_shard(shard));
+    const unsigned char *window = oar_window_data(from->window);
+
+    if (both.first == both.end)
+        return;
+    for (int slot = 0; slot <= from->slots; slot++) {
+        oar_tensor *to = slot < from->slots ? e->state[slot] : e->param;
+        size_t size = oar_dtype_size(oar_tensor_dtype(to));
+
+        if (to != NULL)
+            memcpy((unsigned char *)oar_tensor_data(to) +
+                       (both.first - shard->first) * size,
+                   window + oari_kept_journal_at(from, left->part, slot) +
+                       (both.first - left->torn.first) * size,
+                   (both.end - both.first) * size);
+    }
+}
+
+/* Moves what the rank has not moved, by its gradients. */
+static oar_status move_left(const oari_kept *from, const left_shard *left,
+                            const oar_shard *shard, int index)
+{
+    element_range both = common_range(left->unmoved, range_of_shard(shard));
+    unsigned char *window = oar_window_data(from->window);
+    size_t at = oari_kept_at(from, left->part, oari_kept_grads_plane(from),
+                             shard->array, both.first);
+    double lr = oar_optim_lr(from->optim);
+    oar_status status;
+
+    if (both.first == both.end)
+        return OAR_OK;
+    OARI_TRY(oar_optim_set_lr(from->optim, left->line->lr));
+    status = oar_optim_move(
+        from->optim, index, (int64_t)(both.first - shard->first),
+        oar_span_of(window + at, both.end - both.first, shard->data.dtype));
+    oar_optim_set_lr(from->optim, lr);
+    return status;
+}
+
+/* Finishes the last step in the new shards, in the place of ranks that have
+ * not. The optimizer has its new parameters. */
+static oar_status finish_step(const oari_fsdp *d, const regrouping *n)
+{
+    const oari_kept *from = d->kept;
+
+    for (int k = 0, i = 0; i < n->entries; k++) {
+        const oar_shard *shard = &n->shards->shard[k];
+        int64_t steps = n->entry[i].steps;
+
+        if (shard->tensor != n->entry[i].param)
+            continue;
+        for (int p = 0; p < from->shards->ranks; p++) {
+            left_shard left = look_at_left(from, p, n->step, shard->array);
+
+            if (left.unmoved.first == left.unmoved.end)
+                continue;
+            restore_torn(from, &left, shard, &n->entry[i]);
+            OARI_TRY(oar_optim_set_param_steps(from->optim, i, steps - 1));
+            OARI_TRY(move_left(from, &left, shard, i));
+        }
+        OARI_TRY(oar_optim_set_param_steps(from->optim, i++, steps));
+    }
+    return OAR_OK;
 }
 
 /* ---- going over ---------------------------------------------------------- */
 
 /* Takes the parameters from the old memory and gives the optimizer its new
- * ones; the last that can fail. */
+ * ones; the last that can fail here. */
 static oar_status let_go(const oari_fsdp *d, regrouping *n)
 {
     for (; n->detached < d->shards->flats; n->detached++)
         OARI_TRY(oar_storage_detach(d->flat[n->detached]));
     OARI_TRY(oar_optim_replace(d->kept->optim, n->entries, n->entry));
     n->replaced = 1;
-    return OAR_OK;
+    return finish_step(d, n);
+}
+
+/* Lets go on all ranks, or on none. */
+static oar_status let_go_together(const oari_fsdp *d, oar_group *group,
+                                  regrouping *n)
+{
+    OARI_TRY(oari_agree_on_status(group, let_go(d, n), call));
+    return n->shards->apart ? oar_shards_publish(n->shards) : OAR_OK;
 }
 
 /* Has room: cannot fail. */
@@ -364,7 +510,14 @@ static void forget_pass(oari_fsdp *d)
 static void go_over(oari_fsdp *d, oar_group *group, regrouping *n)
 {
     regrouping old = { .shards = d->shards, .kept = d->kept, .clip = d->clip };
+    oar_optim *optim = d->kept->optim;
+    int late = oari_kept_line_of(d->kept, d->shards->part)->done != n->step;
 
+    if (late) { /* the others have taken this step */
+        oar_optim_set_steps(optim, oar_optim_steps(optim) + 1);
+        for (int i = 0; i < n->entries; i++)
+            oar_optim_set_param_steps(optim, i, n->entry[i].steps);
+    }
     forget_pass(d);
     attach_flats(d, n->shards, n->shards->flats);
     retire_old(d, n);
@@ -388,10 +541,11 @@ oar_status oar_fsdp_regroup_at(const char *file, int line, oar_module *wrapped,
     OARI_TRY(check_arguments(d, group, optim));
     OARI_TRY(check_group(d, group));
     OARI_TRY(check_generation(d, group));
-    OARI_TRY(check_shards(d));
+    n.step = last_step(d->kept);
+    OARI_TRY(check_shards(d->kept, n.step));
     status = make_new(d, group, &n);
     if (status == OAR_OK) {
-        status = oari_agree_on_status(group, let_go(d, &n), call);
+        status = let_go_together(d, group, &n);
         if (status == OAR_OK)
             go_over(d, group, &n);
         else

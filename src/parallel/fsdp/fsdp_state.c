@@ -48,7 +48,7 @@ int oari_fsdp_array_of_shard(const oari_fsdp *d, const oar_tensor *shard)
 void oari_fsdp_changed(oari_fsdp *d)
 {
     d->reduced = 1;
-    oari_kept_note_change(d, 1);
+    oari_kept_begin_change(d);
 }
 
 /* ---- one parameter ------------------------------------------------------- */
