@@ -180,7 +180,7 @@ OAR_API oar_status oar_fsdp_join_at(const char *file, int line,
  * are, so that the others can go on if a rank dies (oar_fsdp_regroup). Once,
  * before training or between two steps, for the optimizer that steps
  * oar_fsdp_params. The state's tensors stay what they were; beyond their memory
- * it takes some 100 KiB a rank.
+ * it takes a few pages a rank.
  *
  * From then on all ranks wait for each other before a step of the optimizer
  * changes anything: all take the step, or none does. So every rank steps, also
@@ -216,13 +216,15 @@ OAR_API oar_status oar_fsdp_keep_state_at(const char *file, int line,
  * whose oar_fsdp_no_sync_begin has ended. Buffers are each rank's own. What
  * oar_fsdp_params, oar_fsdp_shards and oar_optim_state gave before is no longer
  * valid; a state for checkpoints (oar_state) that was made of them has to be
- * made again. The new group is borrowed instead of the old one.
+ * made again. The new group is borrowed instead of the old one, which must live
+ * until then.
  *
- * OAR_E_DATA: load a checkpoint. A rank died while parameters were being loaded
- * or written, and is named; or the state was not kept. OAR_E_STATE: the old group has lost nobody, or is
- * the one that is given. OAR_E_ARG: a rank of the new group is not in the old
- * one, or the optimizer is not the one whose state is kept. On failure nothing
- * has changed; if another rank died meanwhile, shrink and regroup again. */
+ * OAR_E_DATA: a rank died while parameters were being loaded or written, or the
+ * state was not kept: load a checkpoint. OAR_E_STATE: the old group has lost
+ * nobody, or is the one that is given. OAR_E_ARG: a rank of the new group is
+ * not in the old one, or the optimizer is not the one whose state is kept. On
+ * failure nothing has changed: if another rank died meanwhile, shrink the new
+ * group and regroup again. */
 #define oar_fsdp_regroup(wrapped, group, optim) \
     oar_fsdp_regroup_at(OAR_HERE, wrapped, group, optim)
 OAR_API oar_status oar_fsdp_regroup_at(const char *file, int line,

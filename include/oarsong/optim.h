@@ -88,7 +88,7 @@ OAR_API oar_status oar_optim_after_step(oar_optim *optim,
                                         oar_hook **hook);
 
 /* For programs that must be able to finish a step that was interrupted. */
-enum { OAR_OPTIM_CHUNK = 2048 };
+enum { OAR_OPTIM_CHUNK = 512 };
 
 /* Calls fn before a step moves elements first .. first+count-1 of parameter
  * `index` and of its states: OAR_OPTIM_CHUNK elements or, at the end of a

@@ -534,7 +534,7 @@ static void every_rule_goes_on(void **state)
                             .death = { { r % 3, 2, IN_BACKWARD }, nobody } });
 }
 
-/* ---- a smaller group that loads a checkpoint ------------------------------ */
+/* ---- a smaller group that loads a checkpoint ----------------------------- */
 
 static oar_status use_checkpoint(const survivor *t, const char *folder,
                                  int loads)
