@@ -184,8 +184,8 @@ OAR_API oar_status oar_fsdp_join_at(const char *file, int line,
  *
  * From then on all ranks wait for each other before a step of the optimizer
  * changes anything: all take the step, or none does. So every rank steps, also
- * one that has no shards. The optimizer must not be stepped once the module is
- * released.
+ * one that has no shards. Borrows the optimizer: it must live as long as the
+ * module is used, and must not be stepped once the module is released.
  *
  * All ranks call it. OAR_E_UNSUPPORTED: parameters are not mapped
  * (OAR_HOLD_MAPPED), there are replicas, or the model has synchronised batch

@@ -6,6 +6,7 @@
  *   fsdp_join.c   ranks that have run out of input
  *   fsdp_state.c  parameters as they are read, written, saved and loaded
  *   fsdp_kept.c   the optimizer's state in memory of all ranks of the host
+ *   fsdp_inherit.c  from what is kept to shards of another cut
  *   fsdp_regroup.c  going on with the ranks that are left
  *   fsdp.c        wrapping, and the other public functions
  *
@@ -233,5 +234,23 @@ static inline uint64_t oari_kept_position(int index, int64_t first)
 void oari_kept_begin_change(const oari_fsdp *d);
 void oari_kept_note_change(const oari_fsdp *d);
 void oari_kept_end_change(const oari_fsdp *d);
+
+/* ---- fsdp_inherit.c ------------------------------------------------------ */
+
+/* Copies a plane of this rank's shard of an array, by the new cut, from the
+ * regions of the old ranks. */
+void oari_inherit_plane(const oari_kept *from, int plane, const oari_kept *to,
+                        const oar_shard *shard);
+
+/* Returns what an old rank with a shard of the array knew of it at a step;
+ * NULL: no rank has one. */
+const oari_kept_record *oari_inherit_record(const oari_kept *k, uint64_t step,
+                                            int array);
+
+/* Finishes a step in new shards, in the place of old ranks that have not. The
+ * optimizer has the entries as its parameters, in the order of the shards. */
+oar_status oari_inherit_step(const oari_kept *from, uint64_t step,
+                             const oar_shards *to, int entries,
+                             const oar_optim_entry *entry);
 
 #endif

@@ -7,10 +7,6 @@
  * the new cut. The old shards are only read, until all ranks have made all that
  * can fail. Then each of them moves the module and the optimizer over, which
  * cannot fail.
- *
- * If a rank has begun an optimizer step, all had come to it (see fsdp_kept.c).
- * Then the step is finished: what a rank has not moved of its shards, others
- * move by the gradients that it has left, in its place.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -138,71 +134,6 @@ typedef struct regrouping {
     int replaced;  /* the optimizer has the new entries */
 } regrouping;
 
-/* Elements of an array. */
-typedef struct element_range {
-    size_t first, end;
-} element_range;
-
-static element_range common_range(element_range a, element_range b)
-{
-    if (a.first < b.first)
-        a.first = b.first;
-    if (a.end > b.end)
-        a.end = b.end;
-    if (a.end < a.first)
-        a.end = a.first;
-    return a;
-}
-
-static element_range range_of_shard(const oar_shard *shard)
-{
-    return (element_range){ shard->first, shard->first + shard->count };
-}
-
-static element_range range_of_part(const oari_kept *k, int part, int array)
-{
-    size_t first, count;
-
-    oari_flat_range(k->shards, array, part, &first, &count);
-    return (element_range){ first, first + count };
-}
-
-/* Copies this rank's new shard of an array from the regions of the old ranks.
- */
-static void inherit_plane(const oari_kept *from, int plane, const oari_kept *to,
-                          const oar_shard *shard)
-{
-    unsigned char *target = oar_window_data(to->window);
-    const unsigned char *source = oar_window_data(from->window);
-    int array = shard->array, part = to->shards->part;
-
-    for (int p = 0; p < from->shards->ranks; p++) {
-        element_range both =
-            common_range(range_of_part(from, p, array), range_of_shard(shard));
-        size_t at;
-
-        if (both.first == both.end)
-            continue;
-        at = oari_kept_at(from, p, plane, array, both.first);
-        memcpy(target + oari_kept_at(to, part, plane, array, both.first),
-               source + at, oari_kept_at(from, p, plane, array, both.end) - at);
-    }
-}
-
-/* Returns what an old rank with a shard of the array knew of it at the last
- * step; NULL: no rank has one. */
-static const oari_kept_record *find_record(const oari_kept *k, uint64_t step,
-                                           int array)
-{
-    for (int p = 0; p < k->shards->ranks; p++) {
-        element_range range = range_of_part(k, p, array);
-
-        if (range.first < range.end)
-            return oari_kept_record_of(k, p, step, array);
-    }
-    return NULL;
-}
-
 /* Makes the optimizer's state of a shard, in the new window. */
 static oar_status make_states(const oari_fsdp *d, const oari_kept *to,
                               const oar_shard *shard, oar_optim_entry *e)
@@ -217,7 +148,7 @@ static oar_status make_states(const oari_fsdp *d, const oari_kept *to,
 
         if (strcmp(name, "master") == 0 && !half)
             continue;
-        inherit_plane(d->kept, slot, to, shard);
+        oari_inherit_plane(d->kept, slot, to, shard);
         e->state[slot] = oar_view_of(NULL, to->storage,
                                      (int64_t)(at / oar_dtype_size(dtype)),
                                      dtype, OAR_SHAPE((int64_t)shard->count));
@@ -236,7 +167,8 @@ static oar_status make_entries(const oari_fsdp *d, regrouping *n)
         return OAR_E_NOMEM;
     for (int i = 0; i < n->shards->shards; i++) {
         const oar_shard *shard = &n->shards->shard[i];
-        const oari_kept_record *r = find_record(d->kept, n->step, shard->array);
+        const oari_kept_record *r =
+            oari_inherit_record(d->kept, n->step, shard->array);
         oari_kept_record *mine = oari_kept_record_of(n->kept, n->shards->part,
                                                      n->step, shard->array);
         oar_optim_entry *e = &n->entry[n->entries];
@@ -293,8 +225,8 @@ static oar_status fill_shards(const oari_fsdp *d, regrouping *n)
     line->begun = line->done = n->step;
     OARI_TRY(oari_kept_take_shards(n->kept, n->shards));
     for (int i = 0; n->shards->apart && i < n->shards->shards; i++)
-        inherit_plane(from, oari_kept_shards_plane(from), n->kept,
-                      &n->shards->shard[i]);
+        oari_inherit_plane(from, oari_kept_shards_plane(from), n->kept,
+                           &n->shards->shard[i]);
     OARI_TRY(oari_fsdp_list_clipped(n->shards, &n->clip));
     OARI_TRY(list_entries(from->optim, n));
     OARI_TRY(make_entries(d, n));
@@ -309,111 +241,6 @@ static oar_status make_new(const oari_fsdp *d, oar_group *group, regrouping *n)
     return oari_agree_on_status(group, fill_shards(d, n), call);
 }
 
-/* ---- finishing the last step --------------------------------------------- */
-
-/* What an old rank has left of its shard of an array, if it has not ended the
- * last step. */
-typedef struct left_shard {
-    int part;
-    const oari_kept_line *line;
-    element_range all, torn, unmoved;
-} left_shard;
-
-static left_shard look_at_left(const oari_kept *k, int part, uint64_t step,
-                               int array)
-{
-    const oari_kept_record *r = oari_kept_record_of(k, part, step, array);
-    const oari_kept_line *line = oari_kept_line_of(k, part);
-    left_shard left = { .part = part, .line = line };
-    uint64_t begin = oari_kept_position(r->index, 0);
-    uint64_t progress = line->progress;
-    size_t moved = progress > begin ? (size_t)(progress - begin) : 0;
-
-    left.all = range_of_part(k, part, array);
-    left.unmoved = left.all;
-    left.unmoved.first = left.all.end;
-    left.torn = left.unmoved;
-    if (line->done == step || left.all.first == left.all.end || !r->has_grad ||
-        moved >= left.all.end - left.all.first)
-        return left;
-    left.unmoved.first = left.all.first + moved;
-    if (progress >= begin && line->journal == progress)
-        left.torn =
-            common_range(left.all, (element_range){ left.unmoved.first,
-                                                    left.unmoved.first +
-                                                        (size_t)line->chunk });
-    return left;
-}
-
-/* Writes a chunk whose moving was interrupted as it was before. */
-static void restore_torn(const oari_kept *from, const left_shard *left,
-                         const oar_shard *shard, const oar_optim_entry *e)
-{
-    element_range both = common_range(left->torn, range_of_shard(shard));
-    const unsigned char *window = oar_window_data(from->window);
-
-    if (both.first == both.end)
-        return;
-    for (int slot = 0; slot <= from->slots; slot++) {
-        oar_tensor *to = slot < from->slots ? e->state[slot] : e->param;
-        size_t size = oar_dtype_size(oar_tensor_dtype(to));
-
-        if (to != NULL)
-            memcpy((unsigned char *)oar_tensor_data(to) +
-                       (both.first - shard->first) * size,
-                   window + oari_kept_journal_at(from, left->part, slot) +
-                       (both.first - left->torn.first) * size,
-                   (both.end - both.first) * size);
-    }
-}
-
-/* Moves what the rank has not moved, by its gradients. */
-static oar_status move_left(const oari_kept *from, const left_shard *left,
-                            const oar_shard *shard, int index)
-{
-    element_range both = common_range(left->unmoved, range_of_shard(shard));
-    unsigned char *window = oar_window_data(from->window);
-    size_t at = oari_kept_at(from, left->part, oari_kept_grads_plane(from),
-                             shard->array, both.first);
-    double lr = oar_optim_lr(from->optim);
-    oar_status status;
-
-    if (both.first == both.end)
-        return OAR_OK;
-    OARI_TRY(oar_optim_set_lr(from->optim, left->line->lr));
-    status = oar_optim_move(
-        from->optim, index, (int64_t)(both.first - shard->first),
-        oar_span_of(window + at, both.end - both.first, shard->data.dtype));
-    oar_optim_set_lr(from->optim, lr);
-    return status;
-}
-
-/* Finishes the last step in the new shards, in the place of ranks that have
- * not. The optimizer has its new parameters. */
-static oar_status finish_step(const oari_fsdp *d, const regrouping *n)
-{
-    const oari_kept *from = d->kept;
-
-    for (int k = 0, i = 0; i < n->entries; k++) {
-        const oar_shard *shard = &n->shards->shard[k];
-        int64_t steps = n->entry[i].steps;
-
-        if (shard->tensor != n->entry[i].param)
-            continue;
-        for (int p = 0; p < from->shards->ranks; p++) {
-            left_shard left = look_at_left(from, p, n->step, shard->array);
-
-            if (left.unmoved.first == left.unmoved.end)
-                continue;
-            restore_torn(from, &left, shard, &n->entry[i]);
-            OARI_TRY(oar_optim_set_param_steps(from->optim, i, steps - 1));
-            OARI_TRY(move_left(from, &left, shard, i));
-        }
-        OARI_TRY(oar_optim_set_param_steps(from->optim, i++, steps));
-    }
-    return OAR_OK;
-}
-
 /* ---- going over ---------------------------------------------------------- */
 
 /* Takes the parameters from the old memory and gives the optimizer its new
@@ -424,7 +251,7 @@ static oar_status let_go(const oari_fsdp *d, regrouping *n)
         OARI_TRY(oar_storage_detach(d->flat[n->detached]));
     OARI_TRY(oar_optim_replace(d->kept->optim, n->entries, n->entry));
     n->replaced = 1;
-    return finish_step(d, n);
+    return oari_inherit_step(d->kept, n->step, n->shards, n->entries, n->entry);
 }
 
 /* Lets go on all ranks, or on none. */
