@@ -53,8 +53,9 @@ typedef struct inherit_case {
     step_rule rule;
     oar_zero_stage stage;
     int mixed, freezes, no_sync;
-    int wide; /* parameters of several chunks */
-    int late; /* rank 0 does not get on once the step has begun */
+    int joins; /* in odd steps rank 0 has no input */
+    int wide;  /* parameters of several chunks */
+    int late;  /* rank 0 does not get on once the step has begun */
     int ranks;
     shared_flag over;
 } inherit_case;
@@ -159,84 +160,90 @@ static oar_status make_gpt(const inherit_case *c, oar_module **gpt)
     return OAR_OK;
 }
 
-static oar_status make_optim(const inherit_case *c, int count,
-                             oar_tensor *const *param, oar_optim **optim)
+/* Two groups: biases and norms are in the second. */
+static int in_second_group(const inherit_case *c, const oar_module *model,
+                           int index)
 {
-    int first = c->rule == TWO_GROUPS ? count / 2 : count;
+    return c->rule == TWO_GROUPS &&
+           oar_tensor_shape(oar_module_param(model, index)).ndim == 1;
+}
 
+/* Parameters in the order of their groups. */
+typedef struct param_list {
+    oar_tensor *param[64];
+    int count, first; /* first: in the first group */
+} param_list;
+
+static oar_status make_optim(const inherit_case *c, param_list *l,
+                             oar_optim **optim)
+{
     if (c->rule == SGD || c->rule == MOMENTUM)
         return oar_sgd_create_over(
-            count, param,
+            l->count, l->param,
             OAR_OPTS(oar_sgd_opts, .lr = 0.1,
                      .momentum = c->rule == MOMENTUM ? 0.9 : 0),
             optim);
     CHECK_OK(oar_adamw_create_over(
-        first, param,
+        l->first, l->param,
         OAR_OPTS(oar_adam_opts, .lr = 1e-2, .amsgrad = c->rule == AMSGRAD,
                  .master_weights = c->rule == MASTERS),
         optim));
-    if (c->rule == TWO_GROUPS)
-        CHECK_OK(
-            oar_optim_add_group(*optim, count - first, param + first, 0.5, 0));
-    return OAR_OK;
+    return oar_optim_add_group(*optim, l->count - l->first, l->param + l->first,
+                               0.5, 0);
 }
 
-/* Two groups: the one of biases and norms is another. */
-static int in_second_group(const oar_module *model, int index)
+static void list_shards(const survivor *t, param_list *l)
 {
-    return oar_tensor_shape(oar_module_param(model, index)).ndim == 1;
-}
-
-/* Lists parameters so that those of the second group come last; returns how
- * many are in the first. */
-static int sort_params(const survivor *t, oar_module *model, int count,
-                       oar_tensor *const *param, oar_tensor **sorted)
-{
+    const oar_shards *shards = oar_fsdp_shards(t->model);
     oar_shard shard = oar_shard_init();
-    int n = 0, first = 0;
 
     for (int second = 0; second < 2; second++)
-        for (int i = 0; i < count; i++) {
-            int index = -1;
-            for (int k = 0; k < oar_shards_count(oar_fsdp_shards(model)); k++)
-                if (oar_shards_shard(oar_fsdp_shards(model), k, &shard) ==
-                        OAR_OK &&
-                    shard.tensor == param[i])
-                    index = oar_fsdp_param_index(model, shard.array);
-            if (in_second_group(model, index) == second) {
-                sorted[n++] = param[i];
-                first += !second;
-            }
+        for (int i = 0; i < oar_shards_count(shards); i++) {
+            int index;
+
+            if (oar_shards_shard(shards, i, &shard) != OAR_OK ||
+                shard.grad.data == NULL)
+                continue;
+            index = oar_fsdp_param_index(t->model, shard.array);
+            if (in_second_group(t->c, t->model, index) != second)
+                continue;
+            l->param[l->count++] = shard.tensor;
+            l->first += !second;
         }
-    return first;
+}
+
+static void list_params(const inherit_case *c, const oar_module *gpt,
+                        param_list *l)
+{
+    for (int second = 0; second < 2; second++)
+        for (int i = 0; i < oar_module_params(gpt); i++) {
+            oar_tensor *p = oar_module_param(gpt, i);
+
+            if (!oar_tensor_requires_grad(p) ||
+                in_second_group(c, gpt, i) != second)
+                continue;
+            l->param[l->count++] = p;
+            l->first += !second;
+        }
 }
 
 static oar_status wrap(survivor *t)
 {
     oar_fsdp_opts o = oar_fsdp_opts_init();
-    oar_tensor *const *param;
-    int count;
+    param_list list = { .count = 0 };
 
     CHECK_OK(make_gpt(t->c, &t->model));
     o.units = (const char *const[]){ "blocks.*", "blocks.*.up", NULL };
     o.least_bytes = 1;
     o.canonical = 1;
+    o.weighted = t->c->joins;
     o.stage = t->c->stage;
     o.mixed = t->c->mixed;
     o.param_dtype = OAR_BF16;
     CHECK_OK(oar_fsdp_wrap(t->model, t->group, &o, &t->model));
     CHECK(oar_shards_hold(oar_fsdp_shards(t->model)) == OAR_HOLD_MAPPED);
-    param = oar_fsdp_params(t->model, &count);
-    if (t->c->rule == TWO_GROUPS) {
-        oar_tensor *sorted[64];
-        int first = sort_params(t, t->model, count, param, sorted);
-
-        CHECK_OK(oar_adamw_create_over(
-            first, sorted, OAR_OPTS(oar_adam_opts, .lr = 1e-2), &t->optim));
-        return oar_optim_add_group(t->optim, count - first, sorted + first, 0.5,
-                                   0);
-    }
-    return make_optim(t->c, count, param, &t->optim);
+    list_shards(t, &list);
+    return make_optim(t->c, &list, &t->optim);
 }
 
 /* ---- a step -------------------------------------------------------------- */
@@ -252,6 +259,11 @@ static oar_tensor *find_loss(oar_tape *tape, oar_module *model, int step,
     oar_tensor *z = oar_forward(tape, model, x);
 
     return z != NULL ? oar_cross_entropy(tape, z, y) : NULL;
+}
+
+static int has_input(const inherit_case *c, int step, int rank)
+{
+    return !c->joins || rank != 0 || step % 2 == 0;
 }
 
 /* A pass whose gradients the next one adds to. */
@@ -285,18 +297,21 @@ static oar_status run_pass(survivor *t)
     if (status != OAR_OK)
         return status;
     reach(t, AFTER_REDUCTION);
-    t->rank[t->step] = rank;
-    t->ranks[t->step] = ranks;
     return oar_tensor_item(loss, &t->loss[t->step]);
 }
 
 static oar_status train_step(survivor *t)
 {
+    int has = has_input(t->c, t->step, oar_group_rank(t->group)), active;
     oar_status status;
 
     reach(t, BEFORE_FORWARD);
     status = t->c->no_sync ? accumulate(t) : OAR_OK;
-    if (status == OAR_OK)
+    if (t->c->joins)
+        status = oar_fsdp_join(t->model, has, &active);
+    t->rank[t->step] = oar_group_rank(t->group);
+    t->ranks[t->step] = oar_group_size(t->group);
+    if (status == OAR_OK && has)
         status = run_pass(t);
     oar_tape_reset(t->tape);
     if (status == OAR_OK)
@@ -317,12 +332,15 @@ static oar_status train_step(survivor *t)
 static oar_status step_plainly(const survivor *t, oar_module *gpt,
                                oar_optim *optim, oar_tape *tape, int step)
 {
-    int ranks = t->ranks[step], count = oar_optim_params(optim);
+    int ranks = t->ranks[step], count = oar_optim_params(optim), inputs = 0;
     oar_tensor *param[64];
     double value = 0;
 
-    for (int r = 0; r < ranks; r++)
-        for (int pass = t->c->no_sync ? 0 : 1; pass < 2; pass++) {
+    for (int r = 0; r < ranks; r++) {
+        int has = has_input(t->c, step, r);
+
+        inputs += has;
+        for (int pass = t->c->no_sync ? 0 : 1; has && pass < 2; pass++) {
             oar_tensor *loss =
                 find_loss(tape, gpt, pass == 0 ? step + STEPS : step, r, ranks);
 
@@ -332,49 +350,29 @@ static oar_status step_plainly(const survivor *t, oar_module *gpt,
                 CHECK(fabs(value - t->loss[step]) <= 1e-11);
             oar_tape_reset(tape);
         }
+    }
     for (int i = 0; i < count; i++)
         param[i] = oar_optim_param(optim, i);
-    CHECK_OK(oar_grad_scale(count, param, 1.0 / ranks));
+    CHECK_OK(oar_grad_scale(count, param, 1.0 / inputs));
     CHECK_OK(oar_clip_grad_norm(count, param, 1, NULL));
     CHECK_OK(oar_optim_step(optim));
     oar_optim_zero_grad(optim);
     return OAR_OK;
 }
 
-static oar_status make_plain_optim(const inherit_case *c, oar_module *gpt,
-                                   oar_optim **optim)
-{
-    oar_tensor *param[64], *second[64];
-    int count = 0, others = 0;
-
-    for (int i = 0; i < oar_module_params(gpt); i++) {
-        oar_tensor *p = oar_module_param(gpt, i);
-
-        if (!oar_tensor_requires_grad(p))
-            continue;
-        if (c->rule == TWO_GROUPS && in_second_group(gpt, i))
-            second[others++] = p;
-        else
-            param[count++] = p;
-    }
-    if (c->rule != TWO_GROUPS)
-        return make_optim(c, count, param, optim);
-    CHECK_OK(oar_adamw_create_over(count, param,
-                                   OAR_OPTS(oar_adam_opts, .lr = 1e-2), optim));
-    return oar_optim_add_group(*optim, others, second, 0.5, 0);
-}
-
 /* Compares every loss of this rank, and every parameter at the end. */
 static oar_status as_one_process(const survivor *t)
 {
     static double mine[100000];
+    param_list list = { .count = 0 };
     oar_module *gpt;
     oar_optim *optim;
     oar_tape *tape;
     char name[NAME];
 
     CHECK_OK(make_gpt(t->c, &gpt));
-    CHECK_OK(make_plain_optim(t->c, gpt, &optim));
+    list_params(t->c, gpt, &list);
+    CHECK_OK(make_optim(t->c, &list, &optim));
     CHECK_OK(oar_tape_create(&tape));
     for (int step = 0; step < STEPS; step++)
         CHECK_OK(step_plainly(t, gpt, optim, tape, step));
@@ -514,6 +512,14 @@ static void survivors_go_on_twice(void **state)
         .death = { { 3, 1, IN_BACKWARD }, { 0, 3, BEFORE_STEP } } });
     run((inherit_case){
         .death = { { 0, 2, AFTER_STEP }, { 2, 3, BEFORE_FORWARD } } });
+}
+
+static void uneven_inputs_go_on(void **state)
+{
+    run((inherit_case){
+        .joins = 1, .ranks = 3, .death = { { 1, 3, IN_BACKWARD }, nobody } });
+    run((inherit_case){
+        .joins = 1, .ranks = 3, .death = { { 0, 2, AFTER_STEP }, nobody } });
 }
 
 static void one_rank_goes_on_alone(void **state)
@@ -660,6 +666,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(survivors_go_on_whenever_a_rank_dies),
         cmocka_unit_test(survivors_go_on_twice),
+        cmocka_unit_test(uneven_inputs_go_on),
         cmocka_unit_test(one_rank_goes_on_alone),
         cmocka_unit_test(every_rule_goes_on),
         cmocka_unit_test(survivors_train_what_a_checkpoint_would),
