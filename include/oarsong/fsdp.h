@@ -82,9 +82,7 @@ OAR_OPTS_INIT(oar_fsdp_opts);
  * around them all. After oar_backward the shards have the mean over all ranks,
  * added to what is there; a parameter that no rank reached has none. Step, and
  * go on: the next forward has the new numbers. A step between a forward and its
- * backward is OAR_E_STATE in that backward. The first forward, unshard or read
- * after a backward is what takes the step's numbers over: after a step that
- * comes later, all ranks call oar_shards_publish.
+ * backward is OAR_E_STATE in that backward.
  *
  * Parameters that are `ignored` stay as they are, each rank with numbers,
  * gradients and a dtype of its own; nothing of them is sent, and they are among
@@ -94,7 +92,7 @@ OAR_OPTS_INIT(oar_fsdp_opts);
  * All ranks run the same units in the same order, or get OAR_E_MISMATCH that
  * names both units; where parameters are mapped, ranks may take different
  * branches, and one may evaluate alone once all have begun a forward after a
- * step.
+ * step, and until one of them steps again.
  *
  * OAR_E_STATE: the module or a part of it is wrapped already, or a parameter
  * has no numbers and is not lazy. OAR_E_UNSUPPORTED: a parameter is strided, or

@@ -63,9 +63,11 @@ struct oari_fsdp {
     oar_storage **flat;  /* by flat: its parameters */
     oar_storage **grads; /* by flat: their gradients; NULL: frozen */
     int no_sync;
-    int changed;  /* the shards got gradients, or numbers from elsewhere, since
-                     the last publish */
-    int recorded; /* passes that hold the outermost unit */
+    int changed; /* the shards got gradients that were not stepped at the last
+                     publish, or numbers from elsewhere */
+    uint64_t unstepped; /* the version of the shards when they got gradients;
+                           UINT64_MAX: they have other numbers already */
+    int recorded;       /* passes that hold the outermost unit */
     int in_backward;
     int joined;  /* said that it has input, and has not ended that pass */
     int leading; /* announces its calls to the ranks without input */

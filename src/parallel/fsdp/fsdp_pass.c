@@ -111,6 +111,7 @@ oar_status oari_fsdp_finish(oari_fsdp *d)
         if (!d->unit[u].joined)
             oari_fsdp_close_grads(d, u);
     d->changed = 1;
+    d->unstepped = oar_storage_version(d->shards->params);
     return OAR_OK;
 }
 
@@ -185,14 +186,32 @@ static int is_recording(oar_tape *tape)
     return on;
 }
 
+/* Learns whether any rank has stepped its shards since they got gradients. Each
+ * sees only its own. */
+static oar_status ask_for_steps(const oari_fsdp *d, int32_t *stepped)
+{
+    oar_shards *s = d->shards;
+
+    *stepped = oar_storage_version(s->params) != d->unstepped;
+    if (oar_all_reduce(d->group, oar_span_of(stepped, 1, OAR_I32), OAR_MAX,
+                       OAR_OPTS(oar_call_opts, .label = "fsdp_publish"),
+                       NULL) != OAR_OK)
+        return oari_shards_break(s);
+    return OAR_OK;
+}
+
 oar_status oari_fsdp_publish(oari_fsdp *d)
 {
+    int32_t stepped;
+
     if (!d->changed)
         return OAR_OK;
+    OARI_TRY(oari_shards_check(d->shards, "fsdp_publish"));
+    OARI_TRY(ask_for_steps(d, &stepped));
     oari_kept_note_change(d);
     OARI_TRY(oar_shards_publish(d->shards));
     oari_kept_end_change(d);
-    d->changed = 0;
+    d->changed = !stepped; /* the step of these gradients is still to come */
     return OAR_OK;
 }
 
