@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fsdp: memory and time of a step of a GPT trained by several ranks.
  *
- *     oarsong run -n N fsdp ddp|zero|mapped|host|own|one STEPS WIDTH LAYERS
- *         VOCABULARY BATCH
+ *     oarsong run -n N fsdp MODE STEPS WIDTH LAYERS VOCABULARY BATCH
  *     oarsong run -n N fsdp lazy-mapped|lazy-host|lazy-own WIDTH LAYERS
  *         VOCABULARY
  *
- * Sequences of 64 tokens, f32, AdamW. `one` is a process that trains alone, to
- * compare with. Rank 0 prints a line
+ * Sequences of 64 tokens, f32, AdamW. MODE is ddp; or mapped, host or own, a
+ * hold of FSDP, which may end with the stage (own1, own2; else 3); or one, a
+ * process that trains alone, to compare with. Rank 0 prints a line
  * fsdp,MODE,RANKS,PARAMS,PSS_MB,HOST_MB,WALL_MS,CPU_MS,TOKENS/S,LOSS,MOVED,
  *     COMMUNICATION_MS,EXPOSED_MS,HIDDEN%
  * with the mean over ranks of the proportional set size at the end of a
@@ -105,20 +105,10 @@ static double median(double *x, int n)
     return n > 0 ? x[n / 2] : 0;
 }
 
-static oar_status make_adamw(void *arg, int count, oar_tensor *const *piece,
-                             const char *const *name, oar_optim **optim)
-{
-    (void)arg;
-    (void)name;
-    return oar_adamw_create_over(count, piece,
-                                 OAR_OPTS(oar_adam_opts, .lr = 1e-3), optim);
-}
-
 typedef struct trained {
     const char *mode;
     oar_module *model;
     oar_optim *adam;
-    oar_zero *zero;
 } trained;
 
 static oar_hold hold_of(const char *mode)
@@ -139,13 +129,10 @@ static void wrap(trained *t, oar_group *world)
     } else if (strcmp(t->mode, "ddp") == 0) {
         TRY(oar_ddp_wrap(t->model, world, NULL, &t->model));
         TRY(oar_adamw_create(t->model, adam, &t->adam));
-    } else if (strcmp(t->mode, "zero") == 0) {
-        TRY(oar_ddp_wrap(t->model, world, OAR_OPTS(oar_ddp_opts, .sharded = 1),
-                         &t->model));
-        TRY(oar_zero_create(t->model, make_adamw, NULL, &t->zero));
     } else {
         TRY(oar_fsdp_wrap(t->model, world,
-                          OAR_OPTS(oar_fsdp_opts, .hold = hold_of(t->mode)),
+                          OAR_OPTS(oar_fsdp_opts, .hold = hold_of(t->mode),
+                                   .stage = stage_of(t->mode)),
                           &t->model));
         param = oar_fsdp_params(t->model, &count);
         TRY(oar_adamw_create_over(count, param, adam, &t->adam));
@@ -192,17 +179,6 @@ static int start_lazily(const char *mode, oar_gpt_opts *gpt)
     oar_module_release(model);
     oar_group_destroy(world);
     return 0;
-}
-
-static void step_model(trained *t)
-{
-    if (t->zero != NULL) {
-        TRY(oar_zero_step(t->zero));
-        oar_zero_zero_grad(t->zero);
-    } else {
-        TRY(oar_optim_step(t->adam));
-        oar_optim_zero_grad(t->adam);
-    }
 }
 
 int main(int argc, char **argv)
@@ -264,7 +240,8 @@ int main(int argc, char **argv)
             TRY(oar_shards_read_stats(oar_fsdp_shards(t.model), &stats));
         sent[step] = stats.communication_s * 1e3;
         waited[step] = stats.exposed_s * 1e3;
-        step_model(&t);
+        TRY(oar_optim_step(t.adam));
+        oar_optim_zero_grad(t.adam);
         oar_tape_reset(tape);
         wall[step] = wall_ms() - from;
         cpu[step] = cpu_ms() - cpu_from;
@@ -287,7 +264,6 @@ int main(int argc, char **argv)
     }
     oar_tape_destroy(tape);
     oar_optim_destroy(t.adam);
-    oar_zero_destroy(t.zero);
     oar_module_release(t.model);
     oar_group_destroy(world);
     return 0;

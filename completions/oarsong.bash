@@ -15,8 +15,13 @@ _oarsong_kinds() { # OARSONG
     "$1" bench --help 2>/dev/null | sed -n 's/^KIND is one of //p'
 }
 
-_oarsong_subcommands() { # OARSONG
-    "$1" ckpt --help 2>/dev/null | sed -n 's/^  oarsong ckpt \([a-z]*\) .*/\1/p'
+_oarsong_subcommands() { # OARSONG COMMAND
+    "$1" "$2" --help 2>/dev/null |
+        sed -n "s/^  oarsong $2 \([a-z]*\) .*/\1/p"
+}
+
+_oarsong_schedules() { # OARSONG
+    "$1" schedule --help 2>/dev/null | sed -n 's/^gpipe, /&/p' | tr -d ',.'
 }
 
 # Prints what may follow an option, or nothing where that is not a fixed list.
@@ -30,7 +35,7 @@ _oarsong_values() { # OPTION
     --op) echo sum avg prod min max band bor bxor ;;
     --memory) echo shared private ;;
     --device) echo cpu cuda ;;
-    --format) echo nccl osu csv json text safetensors hf llmc ;;
+    --format) echo nccl osu csv json text safetensors hf llmc svg chrome ;;
     esac
 }
 
@@ -51,9 +56,12 @@ _oarsong() {
     elif [ "$command" = bench ] && [ "$COMP_CWORD" = 2 ]; then
         mapfile -t COMPREPLY < <(compgen -W "$(_oarsong_kinds "$oarsong")" \
             -- "$word")
-    elif [ "$command" = ckpt ] && [ "$COMP_CWORD" = 2 ]; then
+    elif [[ $command == @(ckpt|schedule) ]] && [ "$COMP_CWORD" = 2 ]; then
         mapfile -t COMPREPLY < <(compgen -W \
-            "$(_oarsong_subcommands "$oarsong")" -- "$word")
+            "$(_oarsong_subcommands "$oarsong" "$command")" -- "$word")
+    elif [ "$command" = schedule ] && [ "$COMP_CWORD" = 3 ]; then
+        mapfile -t COMPREPLY < <(compgen -f -W \
+            "$(_oarsong_schedules "$oarsong")" -- "$word")
     elif [ "$command" = autopsy ]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$word")
     fi # else: files, by -o default

@@ -2,10 +2,12 @@
 /* fsdp_gpt: a small GPT, spread over the ranks, learns the text of a file.
  *     oarsong run -n 4 fsdp_gpt [options] [file]
  *     oarsong run -n 3 fsdp_gpt --checkpoint FOLDER --resume
+ *     oarsong run -n 4 --keep-going fsdp_gpt --survive --die 120
  *
  * Every rank keeps and steps its part of the parameters, and takes its part of
  * each batch. Every byte of the file is a token. With --checkpoint the run is
- * saved now and then, and any number of ranks can go on with it.
+ * saved now and then, and any number of ranks can go on with it. With --survive
+ * the others go on at once if a rank dies, from the step where it died.
  */
 #include <getopt.h>
 #include <signal.h>
@@ -30,7 +32,9 @@ enum { CONTEXT = 64, STRIDE = 8, BATCH = 24 }; /* 1, 2, 3 and 4 divide it */
 typedef struct run {
     const char *checkpoint, *file;
     int64_t step, steps, every, die; /* die: the last rank, after this step */
-    int resume;
+    int resume, survive;
+    uint64_t epoch; /* where the batch of this step is */
+    int64_t sample;
     oar_group *world;
     oar_dataset *data;
     oar_loader *loader;
@@ -41,16 +45,15 @@ typedef struct run {
     oar_checkpoint *generations;
 } run;
 
-static oar_status make_data(run *r)
+static oar_status make_loader(run *r)
 {
-    TRY(oar_dataset_tokens(r->file, OAR_U8, CONTEXT, STRIDE, &r->data));
     TRY(oar_loader_create(r->data,
                           OAR_OPTS(oar_loader_opts,
                                    .rank = oar_group_rank(r->world),
                                    .ranks = oar_group_size(r->world),
                                    .batch = BATCH / oar_group_size(r->world)),
                           &r->loader));
-    return oar_loader_start(r->loader, 0, 0);
+    return oar_loader_seek(r->loader, r->epoch, r->sample);
 }
 
 /* The network is lazy: no rank ever makes all of it. */
@@ -69,8 +72,9 @@ static oar_status make_network(run *r)
     TRY(status);
     TRY(oar_fsdp_wrap(gpt, r->world, NULL, &r->network));
     param = oar_fsdp_params(r->network, &count);
-    return oar_adamw_create_over(count, param,
-                                 OAR_OPTS(oar_adam_opts, .lr = 3e-3), &r->adam);
+    TRY(oar_adamw_create_over(count, param, OAR_OPTS(oar_adam_opts, .lr = 3e-3),
+                              &r->adam));
+    return r->survive ? oar_fsdp_keep_state(r->network, r->adam) : OAR_OK;
 }
 
 /* Names everything that the run needs to go on. With --resume it goes on where
@@ -121,29 +125,70 @@ static oar_status train_step(run *r, double *loss)
                           NULL, NULL);
 }
 
+/* A rank was lost: the others take over its shards and do its part of the
+ * batches. A step that has begun counts; one that has not is done again. */
+static oar_status go_on_without(run *r)
+{
+    oar_group *smaller;
+
+    oar_tape_reset(r->tape);
+    TRY(oar_group_shrink(r->world, NULL, &smaller));
+    TRY(oar_fsdp_regroup(r->network, smaller, r->adam));
+    if (oar_optim_steps(r->adam) > r->step) {
+        TRY(oar_loader_position(r->loader, &r->epoch, &r->sample));
+        r->step++;
+    }
+    oar_checkpoint_close(
+        r->generations); /* what is saved has other parts now */
+    oar_state_destroy(r->state);
+    oar_loader_destroy(r->loader);
+    oar_group_destroy(r->world);
+    r->generations = NULL;
+    r->state = NULL;
+    r->loader = NULL;
+    r->world = smaller;
+    r->resume = 0;
+    TRY(make_loader(r));
+    return open_checkpoint(r);
+}
+
+static void report(const run *r, double loss)
+{
+    if (oar_group_rank(r->world) == 0 &&
+        (r->step % (r->steps / 10 + 1) == 0 || r->step == r->steps))
+        printf("step %d/%d  loss %.4f on %d ranks\n", (int)r->step,
+               (int)r->steps, loss, oar_group_size(r->world));
+    fflush(stdout);
+}
+
 static oar_status train(run *r)
 {
-    int rank = oar_group_rank(r->world), ranks = oar_group_size(r->world);
+    oar_status status;
     double loss;
-    int last;
 
-    TRY(make_data(r));
+    TRY(oar_dataset_tokens(r->file, OAR_U8, CONTEXT, STRIDE, &r->data));
+    TRY(make_loader(r));
     TRY(make_network(r));
     TRY(oar_tape_create(&r->tape));
     TRY(open_checkpoint(r));
-    if (rank == 0 && r->step > 0)
+    if (oar_group_rank(r->world) == 0 && r->step > 0)
         printf("goes on after step %d\n", (int)r->step);
     while (r->step < r->steps) {
-        TRY(train_step(r, &loss));
-        last = ++r->step == r->steps;
-        if (rank == 0 && (r->step % (r->steps / 10 + 1) == 0 || last))
-            printf("step %d/%d  loss %.4f on %d ranks\n", (int)r->step,
-                   (int)r->steps, loss, ranks);
-        fflush(stdout);
-        if (r->checkpoint != NULL && (r->step % r->every == 0 || last))
+        TRY(oar_loader_position(r->loader, &r->epoch, &r->sample));
+        status = train_step(r, &loss);
+        if (status != OAR_OK && r->survive) {
+            TRY(go_on_without(r));
+            continue;
+        }
+        TRY(status);
+        r->step++;
+        report(r, loss);
+        if (r->checkpoint != NULL &&
+            (r->step % r->every == 0 || r->step == r->steps))
             TRY(oar_checkpoint_save(r->generations, r->state, r->step,
                                     OAR_OPTS(oar_save_opts, .background = 1)));
-        if (r->step == r->die && rank == ranks - 1)
+        if (r->step == r->die &&
+            oar_group_rank(r->world) == oar_group_size(r->world) - 1)
             raise(SIGKILL);
     }
     return r->checkpoint != NULL ? oar_checkpoint_wait(r->generations) : OAR_OK;
@@ -155,17 +200,19 @@ static int read_options(int argc, char **argv, run *r)
     static const struct option option[] = {
         { "steps", 1, NULL, 0 },  { "every", 1, NULL, 1 },
         { "die", 1, NULL, 2 },    { "checkpoint", 1, NULL, 3 },
-        { "resume", 0, NULL, 4 }, { NULL, 0, NULL, 0 },
+        { "resume", 0, NULL, 4 }, { "survive", 0, NULL, 5 },
+        { NULL, 0, NULL, 0 },
     };
     int64_t *const number[] = { &r->steps, &r->every, &r->die };
     int which;
 
     while ((which = getopt_long(argc, argv, "", option, NULL)) >= 0) {
-        if (which > 4 || (which < 3 && (*number[which] = atoll(optarg)) < 1))
+        if (which > 5 || (which < 3 && (*number[which] = atoll(optarg)) < 1))
             return 0;
         if (which == 3)
             r->checkpoint = optarg;
         r->resume |= which == 4;
+        r->survive |= which == 5;
     }
     if (optind < argc)
         r->file = argv[optind++];
@@ -179,7 +226,7 @@ int main(int argc, char **argv)
 
     if (!read_options(argc, argv, &r)) {
         fputs("usage: fsdp_gpt [--steps N] [--checkpoint FOLDER] [--every N]\n"
-              "[--resume] [--die STEP] [file]\n",
+              "[--resume] [--survive] [--die STEP] [file]\n",
               stderr);
         return 2;
     }

@@ -25,6 +25,8 @@ static const struct {
     { "conform", tool_conform, "[options]",
       "the whole matrix on a backend, every value checked" },
     { "info", tool_info, "", "version, machine, and the backends that work" },
+    { "schedule", tool_schedule, "SUBCOMMAND",
+      "what the ranks of a pipeline do: made, checked, drawn" },
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -85,7 +87,7 @@ static int usage(FILE *to)
 {
     fprintf(to, "Oarsong %s: distributed training in C\n\n", OAR_VERSION_TEXT);
     for (int i = 0; i < COMMANDS; i++)
-        fprintf(to, "  oarsong %-7s %-22s %s\n", commands[i].name,
+        fprintf(to, "  oarsong %-8s %-21s %s\n", commands[i].name,
                 commands[i].usage, commands[i].text);
     fprintf(to, "\n`oarsong COMMAND --help` says more.\n");
     return to == stdout ? TOOL_OK : TOOL_USAGE;

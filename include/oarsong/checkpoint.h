@@ -42,7 +42,6 @@
 #include <oarsong/group.h>
 #include <oarsong/module.h>
 #include <oarsong/optim.h>
-#include <oarsong/zero.h>
 
 OAR_BEGIN_DECLS
 
@@ -114,11 +113,6 @@ OAR_API oar_status oar_state_add_module(oar_state *state, oar_module *module,
 OAR_API oar_status oar_state_add_optim(oar_state *state, oar_optim *optim,
                                        const oar_module *named,
                                        const char *prefix);
-/* The same over the pieces of a sharded optimizer. Any number of ranks loads
- * it, also into an optimizer that is not sharded, and the other way round. */
-OAR_API oar_status oar_state_add_zero(oar_state *state, oar_zero *zero,
-                                      const oar_module *named,
-                                      const char *prefix);
 /* Adds where a loader is in its data: epoch and sample, the same for all ranks.
  * At the load the loader starts there, whatever its number of ranks and its
  * batch. Another data set, seed or order is OAR_E_STATE. */

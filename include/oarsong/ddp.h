@@ -27,8 +27,6 @@ typedef struct oar_ddp_opts {
                         ranks are the same; 0 means 100, below 0 never */
     int broadcast_buffers; /* 1: rank 0's buffers to all before every forward
                               that is recorded */
-    int sharded; /* reduce-scatter instead: gradients are the mean only in this
-                    rank's pieces, see zero.h; without hooks */
     int canonical; /* add in the order of ranks whatever it costs: the bits do
                       not depend on buckets, backend or algorithm */
 } oar_ddp_opts;

@@ -82,7 +82,9 @@ OAR_OPTS_INIT(oar_fsdp_opts);
  * around them all. After oar_backward the shards have the mean over all ranks,
  * added to what is there; a parameter that no rank reached has none. Step, and
  * go on: the next forward has the new numbers. A step between a forward and its
- * backward is OAR_E_STATE in that backward.
+ * backward is OAR_E_STATE in that backward. The first forward, unshard or read
+ * after a backward is what takes the step's numbers over: after a step that
+ * comes later, all ranks call oar_shards_publish.
  *
  * Parameters that are `ignored` stay as they are, each rank with numbers,
  * gradients and a dtype of its own; nothing of them is sent, and they are among
@@ -128,7 +130,7 @@ OAR_API int oar_fsdp_units(const oar_module *wrapped); /* 0: not wrapped */
 OAR_API const char *oar_fsdp_unit_name(const oar_module *wrapped, int unit);
 
 /* Make a unit (by its dotted name; NULL: all) whole until reshard: to look at
- * parameters between passes. All ranks; mapped: any rank. */
+ * parameters between passes. All ranks; mapped: any rank, while none steps. */
 #define oar_fsdp_unshard(wrapped, unit) \
     oar_fsdp_unshard_at(OAR_HERE, wrapped, unit)
 OAR_API oar_status oar_fsdp_unshard_at(const char *file, int line,
@@ -196,6 +198,63 @@ OAR_API oar_status oar_fsdp_no_sync_end(oar_module *wrapped);
 OAR_API oar_status oar_fsdp_join_at(const char *file, int line,
                                     oar_module *wrapped, int has_input,
                                     int *active);
+
+/* ---- going on without a rank that is lost -------------------------------- */
+
+/* Keeps the optimizer's state in memory that all ranks map, as the parameters
+ * are, so that the others can go on if a rank dies (oar_fsdp_regroup). Once,
+ * before training or between two steps, for the optimizer that steps
+ * oar_fsdp_params. The state's tensors stay what they were; beyond their memory
+ * it takes a few pages a rank.
+ *
+ * From then on all ranks wait for each other before a step of the optimizer
+ * changes anything: all take the step, or none does. So every rank steps, also
+ * one that has no shards. Borrows the optimizer: it must live as long as the
+ * module is used, and must not be stepped once the module is released.
+ *
+ * All ranks call it. OAR_E_UNSUPPORTED: parameters are not mapped
+ * (OAR_HOLD_MAPPED), there are replicas, or the model has synchronised batch
+ * norms. OAR_E_ARG: the optimizer has a parameter that is no shard of the
+ * module. OAR_E_STATE: it was called before. */
+#define oar_fsdp_keep_state(wrapped, optim) \
+    oar_fsdp_keep_state_at(OAR_HERE, wrapped, optim)
+OAR_API oar_status oar_fsdp_keep_state_at(const char *file, int line,
+                                          oar_module *wrapped,
+                                          oar_optim *optim);
+
+/* Goes on with the ranks of a group that oar_group_shrink has made of the
+ * module's: they take over the shards of those that are lost, the optimizer's
+ * state included. Nothing is read from a file. All ranks of the new group call
+ * it; module, parameters and optimizer are the same objects afterwards.
+ *
+ *     if (status == OAR_E_PEER) {
+ *         oar_tape_reset(tape);
+ *         oar_group_shrink(group, NULL, &smaller);
+ *         oar_fsdp_regroup(model, smaller, adam);
+ *         oar_group_destroy(group);
+ *         step = oar_optim_steps(adam);              what was not stepped is
+ *     }                                              done again
+ *
+ * The numbers are those after the last step that a rank has begun: all ranks
+ * had come to it, and where one died in the middle, the others finish it.
+ * Gradients are dropped, also those that were added up without communication,
+ * whose oar_fsdp_no_sync_begin has ended. Buffers are each rank's own. What
+ * oar_fsdp_params, oar_fsdp_shards and oar_optim_state gave before is no longer
+ * valid; a state for checkpoints (oar_state) that was made of them has to be
+ * made again. The new group is borrowed instead of the old one, which must live
+ * until then.
+ *
+ * OAR_E_DATA: a rank died while parameters were being loaded or written, or the
+ * state was not kept: load a checkpoint. OAR_E_STATE: the old group has lost
+ * nobody, or is the one that is given. OAR_E_ARG: a rank of the new group is
+ * not in the old one, or the optimizer is not the one whose state is kept. On
+ * failure nothing has changed: if another rank died meanwhile, shrink the new
+ * group and regroup again. */
+#define oar_fsdp_regroup(wrapped, group, optim) \
+    oar_fsdp_regroup_at(OAR_HERE, wrapped, group, optim)
+OAR_API oar_status oar_fsdp_regroup_at(const char *file, int line,
+                                       oar_module *wrapped, oar_group *group,
+                                       oar_optim *optim);
 
 /* Scales the gradients of all shards of all ranks so that their 2-norm is at
  * most limit; norm (may be NULL) is the one before, the same on all ranks. All

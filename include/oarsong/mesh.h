@@ -60,6 +60,19 @@ OAR_API oar_status oar_mesh_create_at(const char *file, int line,
                                       const oar_mesh_opts *opts,
                                       oar_mesh **mesh);
 
+/* Arranges the ranks of a group by the hosts that they are on: dim 0 goes over
+ * the hosts, dim 1 over the ranks of a host. name has two names; NULL: "host"
+ * and "local". The ranks of a mesh are counted row by row, so one whose host
+ * does not have consecutive ranks has another number in the mesh than in the
+ * group. Otherwise as oar_mesh_create; OAR_E_WORLD names a host that has fewer
+ * ranks than another. */
+#define oar_mesh_create_by_host(group, name, mesh) \
+    oar_mesh_create_by_host_at(OAR_HERE, group, name, mesh)
+OAR_API oar_status oar_mesh_create_by_host_at(const char *file, int line,
+                                              oar_group *group,
+                                              const char *const *name,
+                                              oar_mesh **mesh);
+
 /* Counts a user more, and returns the mesh. NULL is fine. */
 OAR_API oar_mesh *oar_mesh_retain(oar_mesh *mesh);
 /* Counts a user less; the last one frees the mesh, and ends its groups unless

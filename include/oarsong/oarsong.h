@@ -46,9 +46,9 @@
 #include <oarsong/ddp.h>
 #include <oarsong/syncbn.h>
 #include <oarsong/mesh.h>
+#include <oarsong/schedule.h>
 #include <oarsong/fsdp.h>
 #include <oarsong/shards.h>
-#include <oarsong/zero.h>
 #include <oarsong/parallel.h>
 #include <oarsong/checkpoint.h>
 

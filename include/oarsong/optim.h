@@ -73,13 +73,37 @@ OAR_API oar_status oar_optim_step(oar_optim *optim);
 OAR_API void oar_optim_zero_grad(oar_optim *optim);
 
 /* Calls fn before each step changes a parameter or its state, also when a
- * scaler or a sharded optimizer takes the step, and not when a scaler skips it.
- * If fn fails, the step ends with that status, and nothing has changed. Hooks
- * run in the order they were added; oar_hook_remove removes one, before the
- * optimizer is destroyed. fn must not step or destroy the optimizer. */
+ * scaler takes the step, and not when it skips it. If fn fails, the step ends
+ * with that status, and nothing has changed. Hooks run in the order they were
+ * added; oar_hook_remove removes one, before the optimizer is destroyed. fn
+ * must not step or destroy the optimizer. */
 typedef oar_status (*oar_optim_fn)(oar_optim *optim, void *arg);
 OAR_API oar_status oar_optim_on_step(oar_optim *optim, oar_optim_fn fn,
                                      void *arg, oar_hook **hook);
+/* Calls fn after each step, once all parameters and states are written. The
+ * rest is as above. */
+typedef void (*oar_optim_stepped_fn)(oar_optim *optim, void *arg);
+OAR_API oar_status oar_optim_after_step(oar_optim *optim,
+                                        oar_optim_stepped_fn fn, void *arg,
+                                        oar_hook **hook);
+
+/* For programs that must be able to finish a step that was interrupted. */
+enum { OAR_OPTIM_CHUNK = 512 };
+
+/* Calls fn before a step moves elements first .. first+count-1 of parameter
+ * `index` and of its states: OAR_OPTIM_CHUNK elements or, at the end of a
+ * parameter, less. Parameters are moved in their order, each from its beginning
+ * on, so everything before has been moved. */
+typedef void (*oar_optim_move_fn)(oar_optim *optim, int index, int64_t first,
+                                  int64_t count, void *arg);
+OAR_API oar_status oar_optim_on_move(oar_optim *optim, oar_optim_move_fn fn,
+                                     void *arg, oar_hook **hook);
+/* Moves elements of a parameter, from `first` on, by gradients that are given,
+ * as its next step would, with the same bits. The number of steps stays. The
+ * gradients' dtype is the parameter's, or f32 for a half type. OAR_E_ARG: no
+ * such elements. */
+OAR_API oar_status oar_optim_move(oar_optim *optim, int index, int64_t first,
+                                  oar_span grad);
 
 /* Parameter groups: group 0 is what it was made with; more are added with an
  * array of parameters that are in no group yet, and scales of the learning rate
@@ -135,6 +159,24 @@ OAR_API int oar_optim_params(const oar_optim *optim);
 OAR_API oar_tensor *oar_optim_param(const oar_optim *optim, int index);
 OAR_API const char *oar_optim_state_name(const oar_optim *optim, int slot);
 OAR_API oar_tensor *oar_optim_state(oar_optim *optim, int index, int slot);
+
+/* A parameter with all that an optimizer keeps of it. */
+typedef struct oar_optim_entry {
+    oar_tensor *param;
+    int group;
+    int64_t steps;
+    oar_tensor *state[4]; /* by slot; NULL where oar_optim_state is */
+} oar_optim_entry;
+
+/* Replaces all parameters, for programs that cut theirs anew. The rule, the
+ * groups, the learning rate and the number of steps stay; gradients and states
+ * are those of the new tensors. Adds references to the tensors and gives up
+ * those to the old. OAR_E_ARG: a group that does not exist, a tensor twice, or
+ * one that the optimizer could not have been made with; OAR_E_SHAPE,
+ * OAR_E_DTYPE: a state that does not fit its parameter. On failure nothing has
+ * changed. */
+OAR_API oar_status oar_optim_replace(oar_optim *optim, int count,
+                                     const oar_optim_entry *entry);
 
 /* ---- schedules: the learning rate at a step, as a factor of the first ----
  * A schedule has no state: the step is all that a resumed run needs. */

@@ -197,7 +197,10 @@ static oar_status give_to_node(oari_node *node, int i, oar_pass which)
         from->grad =
             oari_tensor_over(pool, node->grad->storage, node->grad->dtype, &at);
     } else {
+        if (which == OAR_PASS_INPUTS) /* it may stay until the second half */
+            pool->lends = OARI_LENDS_SOME;
         from->grad = oari_tensor_make(pool, from->out->dtype, at.shape);
+        pool->lends = OARI_LENDS_LARGE;
     }
     if (from->grad == NULL)
         return OAR_E_NOMEM;
@@ -379,7 +382,7 @@ static oar_status finish_pass(oar_tape *tape, oar_pass which)
     oar_status status;
 
     tape->pass = which;
-    tape->pool.lends = 1;
+    tape->pool.lends = OARI_LENDS_LARGE;
     status = walk_nodes(tape, which);
     if (status != OAR_OK)
         spend_reached(tape);
@@ -390,7 +393,7 @@ static oar_status finish_pass(oar_tape *tape, oar_pass which)
     if (status != OAR_OK || which != OAR_PASS_INPUTS)
         oari_tape_tell_end(tape, status);
     tape->pass = OAR_PASS_NONE;
-    tape->pool.lends = 0;
+    tape->pool.lends = OARI_LENDS_NONE;
     return status;
 }
 

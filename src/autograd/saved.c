@@ -102,14 +102,16 @@ static oar_status rebuild_result(oar_tensor *t)
 {
     oari_node *node = t->node;
     size_t bytes = (size_t)t->count * oar_dtype_size(t->dtype);
+    oari_pool_lending lends;
     oar_status status;
     oari_array to;
 
     OARI_TRY(oari_rebuild_saved(node, OARI_READS_ALL));
     OARI_TRY(oari_check_saved(node, OARI_READS_ALL));
-    t->owner->lasting = 1;
+    lends = t->owner->lends;
+    t->owner->lends = lends != OARI_LENDS_NONE ? OARI_LENDS_NEXT : lends;
     status = oari_pool_take_storage(t->owner, bytes, &t->storage);
-    t->owner->lasting = 0;
+    t->owner->lends = lends;
     OARI_TRY(status);
     t->rebuilt = 1;
     to = oari_array_of(t);

@@ -25,7 +25,7 @@ static int find_param(const oar_optim *optim, const oar_tensor *tensor)
     return -1;
 }
 
-static void drop_param(oari_optim_param *p)
+void oari_optim_drop_param(oari_optim_param *p)
 {
     oar_tensor_release(p->tensor);
     for (int k = 0; k < OARI_OPTIM_SLOTS; k++)
@@ -140,7 +140,7 @@ static oar_status add_group(oar_optim *optim, int count,
         status = add_param(optim, i, param[i]);
     if (status != OAR_OK) {
         while (optim->params > before)
-            drop_param(&optim->param[--optim->params]);
+            oari_optim_drop_param(&optim->param[--optim->params]);
         return status;
     }
     optim->group[optim->groups++] = scales;
@@ -202,8 +202,10 @@ void oar_optim_destroy(oar_optim *optim)
     if (optim == NULL)
         return;
     for (int i = 0; i < optim->params; i++)
-        drop_param(&optim->param[i]);
+        oari_optim_drop_param(&optim->param[i]);
     oari_hooks_clear(&optim->before_step);
+    oari_hooks_clear(&optim->after_step);
+    oari_hooks_clear(&optim->on_move);
     oari_free(optim->param);
     oari_free(optim->group);
     oari_free(optim);
@@ -336,33 +338,102 @@ static void move_half(const oar_optim *optim, const oari_step_rates *pace,
     oari_convert(p, all->dtype, part.param, OAR_F32, (size_t)count);
 }
 
-/* Moves one parameter by its gradient. */
-static void move_param(const oar_optim *optim, const oari_optim_param *p,
-                       const oar_tensor *grad, const oari_step_rates *pace)
+static unsigned char *at_element(const oar_tensor *tensor, int64_t index)
 {
-    oari_param_chunk s = { .dtype = oar_tensor_dtype(p->tensor),
-                           .count = oar_tensor_count(p->tensor) };
+    return (unsigned char *)oar_tensor_data(tensor) +
+           (size_t)index * oar_dtype_size(tensor->dtype);
+}
+
+/* Moves elements of a parameter, from `first` on, by their gradients. */
+static void move_elements(const oar_optim *optim, const oari_optim_param *p,
+                          int64_t first, oar_span grad)
+{
+    const oari_optim_group *group = &optim->group[p->group];
+    oari_step_rates pace = { .lr = optim->lr * group->lr_scale,
+                             .decay = optim->weight_decay * group->decay_scale,
+                             .step = p->steps + 1 };
+    oari_param_chunk s = { .dtype = p->tensor->dtype,
+                           .count = (int64_t)grad.count,
+                           .param = at_element(p->tensor, first),
+                           .grad = grad.data };
     half_param half = { .dtype = s.dtype,
-                        .grad_dtype = oar_tensor_dtype(grad),
+                        .grad_dtype = grad.dtype,
+                        .grad = grad.data,
                         .state = s.state };
 
-    s.param = oar_tensor_data(p->tensor);
-    s.grad = oar_tensor_const_data(grad);
     for (int k = 0; k < oari_optim_states(optim); k++)
-        s.state[k] = oar_tensor_data(p->state[k]);
-    for (int k = 0; k < OARI_OPTIM_SLOTS; k++)
-        if (p->state[k] != NULL)
-            p->state[k]->storage->version++;
+        s.state[k] = at_element(p->state[k], first);
     if (!oari_dtype_is_half(s.dtype)) {
-        optim->kind->move(optim, pace, &s);
+        optim->kind->move(optim, &pace, &s);
         return;
     }
     half.param = s.param;
-    half.grad = s.grad;
-    half.master = p->master != NULL ? oar_tensor_data(p->master) : NULL;
+    if (p->master != NULL)
+        half.master = (float *)(void *)at_element(p->master, first);
     for (int64_t k = 0; k < s.count; k += BLOCK)
-        move_half(optim, pace, &half, k,
+        move_half(optim, &pace, &half, k,
                   s.count - k < BLOCK ? s.count - k : BLOCK);
+}
+
+static void mark_written(const oari_optim_param *p)
+{
+    for (int k = 0; k < OARI_OPTIM_SLOTS; k++)
+        if (p->state[k] != NULL)
+            p->state[k]->storage->version++;
+    p->tensor->storage->version++;
+}
+
+/* Moves one parameter by its gradient: all at once, or, if somebody wants to
+ * know, in chunks. */
+static void move_param(oar_optim *optim, int index, const oar_tensor *grad)
+{
+    const oari_optim_param *p = &optim->param[index];
+    int64_t count = oar_tensor_count(p->tensor);
+    int64_t most = optim->on_move.first != NULL ? OAR_OPTIM_CHUNK : count;
+    size_t size = oar_dtype_size(grad->dtype);
+    const unsigned char *data = oar_tensor_const_data(grad);
+
+    for (int64_t first = 0; first < count; first += most) {
+        int64_t n = count - first < most ? count - first : most;
+
+        OARI_EACH_HOOK(hook, following, &optim->on_move)
+        {
+            ((oar_optim_move_fn)hook->fn)(optim, index, first, n, hook->arg);
+        }
+        move_elements(optim, p, first,
+                      oar_span_of_const(data + (size_t)first * size, (size_t)n,
+                                        grad->dtype));
+    }
+    mark_written(p);
+}
+
+oar_status oar_optim_move(oar_optim *optim, int index, int64_t first,
+                          oar_span grad)
+{
+    const oari_optim_param *p;
+    int64_t count = (int64_t)grad.count, all;
+
+    if (optim == NULL || index < 0 || index >= optim->params)
+        return oari_fail(OAR_E_ARG, "optim_move of parameter %d of %d", index,
+                         oar_optim_params(optim));
+    p = &optim->param[index];
+    all = oar_tensor_count(p->tensor);
+    if (first < 0 || first > all || count > all - first ||
+        (count > 0 && grad.data == NULL))
+        return oari_fail(OAR_E_ARG,
+                         "optim_move of %lld elements from %lld on, of %lld",
+                         (long long)count, (long long)first, (long long)all);
+    if (grad.dtype != p->tensor->dtype &&
+        !(grad.dtype == OAR_F32 && oari_dtype_is_half(p->tensor->dtype)))
+        return oari_fail(OAR_E_DTYPE, "optim_move of a %s by a gradient in %s",
+                         oar_dtype_name(p->tensor->dtype),
+                         oar_dtype_name(grad.dtype));
+    OARI_TRY(oari_check_guard("optim_move", index, p->tensor));
+    OARI_TRY(oari_check_present("optim_move", index, p->tensor));
+    OARI_TRY(oari_check_not_read_only("optim_move", p->tensor));
+    move_elements(optim, p, first, grad);
+    mark_written(p);
+    return OAR_OK;
 }
 
 oar_status oar_optim_on_step(oar_optim *optim, oar_optim_fn fn, void *arg,
@@ -371,6 +442,22 @@ oar_status oar_optim_on_step(oar_optim *optim, oar_optim_fn fn, void *arg,
     if (optim == NULL)
         return oari_null("optim_on_step");
     return oari_hook_add(&optim->before_step, (oari_hook_fn)fn, arg, hook);
+}
+
+oar_status oar_optim_after_step(oar_optim *optim, oar_optim_stepped_fn fn,
+                                void *arg, oar_hook **hook)
+{
+    if (optim == NULL)
+        return oari_null("optim_after_step");
+    return oari_hook_add(&optim->after_step, (oari_hook_fn)fn, arg, hook);
+}
+
+oar_status oar_optim_on_move(oar_optim *optim, oar_optim_move_fn fn, void *arg,
+                             oar_hook **hook)
+{
+    if (optim == NULL)
+        return oari_null("optim_on_move");
+    return oari_hook_add(&optim->on_move, (oari_hook_fn)fn, arg, hook);
 }
 
 oar_status oari_optim_begin_step(oar_optim *optim)
@@ -388,22 +475,19 @@ oar_status oari_optim_begin_step(oar_optim *optim)
 void oari_optim_finish_step(oar_optim *optim)
 {
     for (int i = 0; i < optim->params; i++) {
-        oari_optim_param *p = &optim->param[i];
-        const oari_optim_group *group = &optim->group[p->group];
-        const oar_tensor *grad = oar_tensor_grad(p->tensor);
-        oari_step_rates pace = { .lr = optim->lr * group->lr_scale,
-                                 .decay =
-                                     optim->weight_decay * group->decay_scale,
-                                 .step = p->steps + 1 };
+        const oar_tensor *grad = oar_tensor_grad(optim->param[i].tensor);
 
         if (grad == NULL)
             continue;
-        move_param(optim, p, grad, &pace);
-        p->steps++;
-        p->tensor->storage->version++;
+        move_param(optim, i, grad);
+        optim->param[i].steps++;
     }
     optim->steps++;
     optim->unscaled_by = NULL;
+    OARI_EACH_HOOK(hook, following, &optim->after_step)
+    {
+        ((oar_optim_stepped_fn)hook->fn)(optim, hook->arg);
+    }
 }
 
 oar_status oar_optim_step(oar_optim *optim)

@@ -60,7 +60,7 @@ struct oar_optim {
     oari_optim_group *group;
     const oar_scaler *unscaled_by; /* since the last step; NULL: none */
     int was_finite;                /* what it found */
-    oari_hooks before_step;
+    oari_hooks before_step, after_step, on_move;
     union {
         oar_sgd_opts sgd;
         oar_adam_opts adam;
@@ -79,6 +79,9 @@ typedef struct oari_optim_rule {
 oar_status oari_optim_make(const oari_optim_class *kind,
                            const oari_optim_rule *rule, int count,
                            oar_tensor *const *param, oar_optim **optim);
+
+/* Gives up a parameter's references. */
+void oari_optim_drop_param(oari_optim_param *p);
 
 /* Returns how many states the rule keeps for each parameter. */
 int oari_optim_states(const oar_optim *optim);
@@ -101,7 +104,8 @@ oar_status oari_check_present(const char *what, int index,
 oar_status oari_optim_ready(const oar_optim *optim, int scales);
 
 /* A step in two halves. The first runs the hooks and checks as
- * oari_optim_ready does; the second moves the parameters and cannot fail. */
+ * oari_optim_ready does; the second moves the parameters, runs the hooks that
+ * follow a step, and cannot fail. */
 oar_status oari_optim_begin_step(oar_optim *optim);
 void oari_optim_finish_step(oar_optim *optim);
 

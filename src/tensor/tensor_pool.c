@@ -12,10 +12,7 @@
 #include "base/status.h"
 #include "base/vec.h"
 
-enum {
-    SMALLEST = 64, /* bytes */
-    LARGER = 3     /* classes that lend: all less than twice as large */
-};
+enum { SMALLEST = 64 }; /* bytes */
 
 static const oar_device cpu = { OAR_CPU, 0 };
 
@@ -112,9 +109,7 @@ oar_status oari_pool_take_storage(oari_pool *pool, size_t bytes,
     class = size_class(&capacity);
     if (*free_list(pool, kind, class) == NULL && !pool->lends)
         accept_offer(pool, kind, class);
-    last = class;
-    if (pool->lends)
-        last += pool->lasting ? 1 : LARGER;
+    last = class + (int)pool->lends;
     for (int i = class; i <= last && i < OARI_POOL_CLASSES; i++) {
         oar_storage **list = free_list(pool, kind, i), *s = *list;
 

@@ -4,11 +4,10 @@
  *
  * Free storages wait in one list per class of size, four classes per power of
  * two. While a pool lends, an empty list is helped out by the next sizes: good
- * for what is given back soon, and a waste for what stays, which gets the next
- * size at most. Only what the pool
- * holds the last reference to is ever reused. What no step has used for a while
- * goes back to the system. Storages in shared memory wait in lists of their
- * own: that memory is slow to get.
+ * for what is given back soon, and a waste for what stays, which gets fewer of
+ * them. Only what the pool holds the last reference to is ever reused. What no
+ * step has used for a while goes back to the system. Storages in shared memory
+ * wait in lists of their own: that memory is slow to get.
  *
  * A tensor that was owned is not reused at once: the caller may still have the
  * pointer, which would be that of another tensor. It rests for some resets,
@@ -26,6 +25,14 @@ enum {
     OARI_POOL_RESTS = 3      /* resets before a tensor is used again */
 };
 
+/* How many classes larger a storage may be than what is asked for. */
+typedef enum oari_pool_lending {
+    OARI_LENDS_NONE = 0,
+    OARI_LENDS_NEXT = 1,
+    OARI_LENDS_SOME = 2,
+    OARI_LENDS_LARGE = 3 /* all are less than twice as large */
+} oari_pool_lending;
+
 /* Tensors linked through `next`. */
 typedef struct oari_pool_list {
     oar_tensor *first, *last;
@@ -40,8 +47,7 @@ struct oari_pool {
     oar_storage *free_shared[OARI_POOL_CLASSES]; /* in shared memory */
     size_t share_from; /* bytes: storages so large are shared; 0: none is */
     uint64_t resets;
-    int lends;
-    int lasting; /* what is taken now lasts longer: it is lent less */
+    oari_pool_lending lends;
     oar_tensor *offer, *last_offer; /* oldest first */
 };
 

@@ -27,23 +27,8 @@
 #include "support/held_disk.h"
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/runs_folder.h"
 #include "support/trained_net.h"
-
-static char folder[FOLDER_PATH], path[FOLDER_PATH + 32];
-
-static int open_folder(void **state)
-{
-    (void)state;
-    folder_make(folder);
-    snprintf(path, sizeof path, "%s/runs", folder);
-    return 0;
-}
-
-static int close_folder(void **state)
-{
-    (void)state;
-    return folder_remove(folder);
-}
 
 /* Runs a function on every backend, each time in a new folder, with writes that
  * can be held up. */
@@ -52,8 +37,7 @@ static void run_everywhere(int ranks, oar_rank_fn fn, void *arg)
     static const char *const backend[] = { "sim", "native", "tcp" };
 
     for (int i = 0; i < 3; i++) {
-        close_folder(NULL);
-        open_folder(NULL);
+        runs_folder_renew();
         held_disk_use();
         if (ranks_run(backend[i], ranks, NULL, fn, arg) != OAR_OK)
             fail_msg("%s: %s", backend[i], oar_last_error_text());
@@ -166,7 +150,7 @@ static oar_status overwrite_after_save(oar_group *g, void *arg)
 
     (void)arg;
     CHECK_OK(make_numbers(g, &n));
-    CHECK_OK(oar_checkpoint_open(g, path, &small_blocks, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &small_blocks, &runs));
     CHECK_OK(oar_checkpoint_wait(runs));
     for (int64_t step = 1; step <= 3; step++) {
         set_numbers(&n, step);
@@ -218,7 +202,7 @@ static oar_status save_through_one_block(oar_group *g, void *arg)
 
     opts.staging_bytes = 1;
     CHECK_OK(make_numbers(g, &n));
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     for (int64_t step = 1; step <= 2; step++) {
         set_numbers(&n, step);
         CHECK_OK(oar_checkpoint_save(
@@ -269,7 +253,7 @@ static oar_status convert_in_background(oar_group *g, void *arg)
     CHECK_OK(oar_state_add_tensor(out, "model", "a", turned, NULL));
     CHECK_OK(oar_state_add_tensor(out, "model", "b", a, NULL));
     CHECK_OK(oar_state_add_tensor(in, "model", "a", b, NULL));
-    CHECK_OK(oar_checkpoint_open(g, path, &small_blocks, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &small_blocks, &runs));
     CHECK_OK(oar_checkpoint_save(runs, out, 1,
                                  OAR_OPTS(oar_save_opts, .background = 1,
                                           .lazy = *lazy, .has_dtype = 1,
@@ -324,7 +308,7 @@ static oar_status fill_one_disk(oar_group *g, void *arg)
 
     (void)arg;
     CHECK_OK(make_numbers(g, &n));
-    CHECK_OK(oar_checkpoint_open(g, path, &small_blocks, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &small_blocks, &runs));
     set_numbers(&n, 1);
     CHECK_OK(oar_checkpoint_save(runs, n.state, 1, BACKGROUND));
     CHECK_OK(oar_checkpoint_wait(runs));
@@ -381,7 +365,7 @@ static oar_status refuse_to_wait(oar_group *g, void *arg)
 
     (void)arg;
     CHECK_OK(make_numbers(g, &n));
-    CHECK_OK(oar_checkpoint_open(g, path, &small_blocks, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &small_blocks, &runs));
     set_numbers(&n, 1);
     CHECK_OK(hold_writes(g));
     CHECK_OK(oar_checkpoint_save(runs, n.state, 1, &no_wait));
@@ -449,7 +433,7 @@ static oar_status close_while_saving(oar_group *g, void *arg)
 
     (void)arg;
     CHECK_OK(make_numbers(g, &n));
-    CHECK_OK(oar_checkpoint_open(g, path, &small_blocks, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &small_blocks, &runs));
     set_numbers(&n, 1);
     CHECK_OK(hold_writes(g));
     CHECK_OK(oar_checkpoint_save(runs, n.state, 1, BACKGROUND));
@@ -459,7 +443,7 @@ static oar_status close_while_saving(oar_group *g, void *arg)
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK_OK(oar_barrier(g, NULL, NULL)); /* the lock is free */
 
-    CHECK_OK(oar_checkpoint_open(g, path, &small_blocks, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &small_blocks, &runs));
     CHECK_OK(check_step(g, runs, 1));
     /* It fails, and nobody asks. */
     CHECK_OK(oar_checkpoint_save(runs, n.state, 1, BACKGROUND));
@@ -487,9 +471,9 @@ static void close_waits_for_the_save_and_logs_its_failure(void **state)
 
 enum { WIDTH = 60, HIDDEN = 700, STEPS = 9, STOP = 4 };
 
-static oar_status make_training(oar_group *g, int sharded, trained_net *t)
+static oar_status make_training(oar_group *g, int stage, trained_net *t)
 {
-    CHECK_OK(trained_net_make(t, g, sharded, WIDTH, HIDDEN));
+    CHECK_OK(trained_net_make(t, g, stage, WIDTH, HIDDEN));
     return oar_loader_start(t->loader, 0, 0);
 }
 
@@ -500,28 +484,20 @@ static int same_tensor(const oar_tensor *a, const oar_tensor *b)
                       oar_dtype_size(oar_tensor_dtype(a))) == 0;
 }
 
-/* Returns whether two networks have the same parameters. */
-static int same_params(const trained_net *a, const trained_net *b)
-{
-    for (int i = 0; i < oar_module_params(a->net); i++)
-        if (!same_tensor(oar_module_param(a->net, i),
-                         oar_module_param(b->net, i)))
-            return 0;
-    return 1;
-}
-
-/* And the same buffers, which are rank 0's before each forward. */
+/* Returns whether two networks have the same parameters and buffers. All ranks
+ * have the same buffers, but of DDP only before a forward. */
 static int same_net(const trained_net *a, const trained_net *b)
 {
-    for (int i = 0; i < oar_module_buffers(a->net); i++)
-        if (!same_tensor(oar_module_buffer(a->net, i),
-                         oar_module_buffer(b->net, i)))
-            return 0;
-    return same_params(a, b);
+    int same = trained_net_same_params(a, b);
+
+    for (int i = 0; same && i < oar_module_buffers(a->net); i++)
+        same = same_tensor(oar_module_buffer(a->net, i),
+                           oar_module_buffer(b->net, i));
+    return same;
 }
 
 typedef struct resume_case {
-    int sharded, lazy;
+    int stage, lazy;
     size_t staging_bytes;
 } resume_case;
 
@@ -534,11 +510,11 @@ static oar_status stop_and_go_on(oar_group *g, void *arg)
     oar_checkpoint *runs;
 
     opts.staging_bytes = r->staging_bytes;
-    CHECK_OK(make_training(g, r->sharded, &whole));
+    CHECK_OK(make_training(g, r->stage, &whole));
     CHECK_OK(trained_net_train(&whole, STEPS));
-    CHECK_OK(make_training(g, r->sharded, &first));
+    CHECK_OK(make_training(g, r->stage, &first));
     CHECK_OK(trained_net_train(&first, STOP));
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     CHECK_OK(oar_checkpoint_save(
         runs, first.state, first.step,
         OAR_OPTS(oar_save_opts, .background = 1, .lazy = r->lazy)));
@@ -549,7 +525,7 @@ static oar_status stop_and_go_on(oar_group *g, void *arg)
     trained_net_drop(&first);
 
     for (int64_t step = STOP; step <= STOP + 2; step += 2) {
-        CHECK_OK(make_training(g, r->sharded, &second));
+        CHECK_OK(make_training(g, r->stage, &second));
         CHECK_OK(oar_checkpoint_load(runs, second.state, step, NULL));
         CHECK(second.step == step);
         CHECK_OK(trained_net_train(&second, STEPS));
@@ -568,12 +544,11 @@ static void a_run_goes_on_from_a_background_save_bitwise(void **state)
 
     (void)state;
     for (int i = 0; i < 10; i++) {
-        resume_case r = { .sharded = i & 1,
+        resume_case r = { .stage = i & 1 ? 1 + (i / 2 ^ i / 4) % 2 : 0,
                           .lazy = i >> 1 & 1,
                           .staging_bytes = i & 4 ? BLOCK : 0 };
 
-        close_folder(NULL);
-        open_folder(NULL);
+        runs_folder_renew();
         if (ranks_run(i < 8 ? "sim" : backend[i - 8], 1 + i % 3, NULL,
                       stop_and_go_on, &r) != OAR_OK)
             fail_msg("case %d: %s", i, oar_last_error_text());
@@ -639,39 +614,37 @@ static void *let_go_in_step(void *arg)
 
 static oar_status step_while_copying(oar_group *g, void *arg)
 {
-    const int *sharded = arg;
+    const int *stage = arg;
     lazy_step l = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0,
                     0 };
     oar_checkpoint_opts opts = small_blocks;
     trained_net saved, other, loaded;
     oar_hook *before, *behind;
     oar_checkpoint *runs;
-    oar_optim *optim;
     pthread_t thread;
 
     opts.staging_bytes = BLOCK;
-    CHECK_OK(make_training(g, *sharded, &saved));
-    CHECK_OK(make_training(g, *sharded, &other));
+    CHECK_OK(make_training(g, *stage, &saved));
+    CHECK_OK(make_training(g, *stage, &other));
     CHECK_OK(trained_net_train(&saved, STOP));
     CHECK_OK(trained_net_train(&other, STOP)); /* a twin that stays there */
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
-    optim = *sharded ? oar_zero_optim(saved.zero) : saved.optim;
-    CHECK_OK(oar_optim_on_step(optim, note_begun, &l, &before));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
+    CHECK_OK(oar_optim_on_step(saved.optim, note_begun, &l, &before));
     CHECK_OK(hold_writes(g));
     CHECK_OK(oar_checkpoint_save(
         runs, saved.state, STOP,
         OAR_OPTS(oar_save_opts, .background = 1, .lazy = 1)));
-    CHECK_OK(oar_optim_on_step(optim, note_passed, &l, &behind));
+    CHECK_OK(oar_optim_on_step(saved.optim, note_passed, &l, &behind));
     CHECK(pthread_create(&thread, NULL, let_go_in_step, &l) == 0);
     CHECK_OK(trained_net_train(&saved, STOP + 1));
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(l.begun && l.passed && !l.early);
     CHECK(!same_net(&saved, &other));
 
-    CHECK_OK(make_training(g, *sharded, &loaded));
+    CHECK_OK(make_training(g, *stage, &loaded));
     CHECK_OK(oar_checkpoint_load(runs, loaded.state, STOP, NULL));
     CHECK(oar_group_rank(g) == 0 ? same_net(&loaded, &other)
-                                 : same_params(&loaded, &other));
+                                 : trained_net_same_params(&loaded, &other));
     CHECK_OK(trained_net_train(&loaded, STEPS));
     CHECK_OK(trained_net_train(&saved, STEPS));
     CHECK(same_net(&loaded, &saved));
@@ -692,13 +665,12 @@ static void a_step_waits_until_a_lazy_save_has_copied(void **state)
 
     (void)state;
     for (int i = 0; i < 6; i++) {
-        int sharded = i & 1;
+        int stage = i & 1 ? 1 + i % 4 / 2 : 0;
 
-        close_folder(NULL);
-        open_folder(NULL);
+        runs_folder_renew();
         held_disk_use();
         assert_int_equal(ranks_run(backend[i / 2], i < 2 ? 1 : 2, NULL,
-                                   step_while_copying, &sharded),
+                                   step_while_copying, &stage),
                          OAR_OK);
         held_disk_stop();
     }
@@ -736,7 +708,7 @@ static oar_status fork_while_saving(oar_group *g, void *arg)
     opts.staging_bytes = BLOCK;
     CHECK_OK(make_numbers(g, &n));
     CHECK_OK(make_training(g, 0, &t));
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     CHECK_OK(hold_writes(g));
     CHECK_OK(oar_checkpoint_save(
         runs, t.state, 1, OAR_OPTS(oar_save_opts, .background = 1, .lazy = 1)));
@@ -749,7 +721,7 @@ static oar_status fork_while_saving(oar_group *g, void *arg)
     CHECK_OK(oar_checkpoint_wait(runs));
     CHECK_OK(make_training(g, 0, &other));
     CHECK_OK(oar_checkpoint_load(runs, other.state, 1, NULL));
-    CHECK(same_params(&t, &other));
+    CHECK(trained_net_same_params(&t, &other));
     oar_checkpoint_close(runs);
     trained_net_drop(&other);
     trained_net_drop(&t);
@@ -763,8 +735,7 @@ static void a_child_made_by_fork_leaves_the_save_alone(void **state)
 #ifdef __SANITIZE_THREAD__
     skip(); /* its runtime does not outlive a fork of several threads */
 #endif
-    close_folder(NULL);
-    open_folder(NULL);
+    runs_folder_renew();
     held_disk_use();
     assert_int_equal(ranks_run("native", 2, NULL, fork_while_saving, NULL),
                      OAR_OK);
@@ -783,7 +754,7 @@ static oar_status save_different_replicas(oar_group *g, void *arg)
     (void)arg;
     opts.check_replicas = 1;
     CHECK_OK(make_numbers(g, &n));
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     set_numbers(&n, 1);
     CHECK_OK(oar_checkpoint_save(runs, n.state, 1, NULL));
     CHECK_OK(oar_checkpoint_save(runs, n.state, 2, BACKGROUND));
@@ -834,7 +805,7 @@ static oar_status save_aliases(oar_group *g, void *arg)
     if (rank == 1)
         CHECK_OK(oar_state_add_module(out, tied, prefix));
     CHECK_OK(oar_state_add_tensor(out, "model", "x", a, NULL));
-    CHECK_OK(oar_checkpoint_open(g, path, &small_blocks, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &small_blocks, &runs));
     CHECK_OK(oar_checkpoint_save(runs, out, 1, NULL));
     CHECK_OK(oar_checkpoint_save(runs, out, 2, BACKGROUND));
 
@@ -958,7 +929,7 @@ static oar_status load_in_both_ways(oar_group *g, void *arg)
     oar_checkpoint *runs;
 
     (void)arg;
-    CHECK_OK(oar_checkpoint_open(g, path, &small_blocks, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &small_blocks, &runs));
     CHECK_OK(save_rows(g, runs));
     CHECK_OK(load_rows(g, runs, -1, &alone));
     CHECK(alone > 2 * all);
@@ -995,13 +966,13 @@ static oar_status load_damaged(oar_group *g, void *arg)
     FILE *file;
 
     (void)arg;
-    CHECK_OK(oar_checkpoint_open(g, path, &small_blocks, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &small_blocks, &runs));
     CHECK_OK(save_rows(g, runs));
     if (oar_group_rank(g) == 0) {
         snprintf(name, sizeof name,
                  "%s/step-000000000001/model/"
                  "shard-00002-model-00001-of-00001.safetensors",
-                 path);
+                 runs_path);
         file = fopen(name, "r+");
         CHECK(file != NULL && fseek(file, 200000, SEEK_SET) == 0);
         CHECK(fputc(7, file) == 7 && fclose(file) == 0);
@@ -1040,9 +1011,8 @@ static oar_status save_alone(void *arg)
     oar_status status;
     int done;
 
-    close_folder(NULL); /* an earlier try may have left a generation */
-    open_folder(NULL);
-    status = oar_checkpoint_open(NULL, path, &small_blocks, &runs);
+    runs_folder_renew(); /* an earlier try may have left a generation */
+    status = oar_checkpoint_open(NULL, runs_path, &small_blocks, &runs);
     if (status == OAR_OK)
         status = oar_state_create(&state);
     if (status == OAR_OK)
@@ -1100,21 +1070,21 @@ static void see_pruned(void *arg, int64_t step)
 static oar_status prune_while_saving(oar_group *g, void *arg)
 {
     pruned p = { .over = -1 };
-    char left[sizeof path + 40];
+    char left[sizeof runs_path + 40];
     oar_checkpoint_opts opts = small_blocks;
     pthread_t thread;
     step_numbers n;
 
     (void)arg;
     CHECK_OK(make_numbers(g, &n));
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &p.runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &p.runs));
     for (int64_t step = 1; step <= 2; step++)
         CHECK_OK(oar_checkpoint_save(p.runs, n.state, step, NULL));
     oar_checkpoint_close(p.runs);
     opts.keep = 2;
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &p.runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &p.runs));
     /* as a prune leaves it that could not remove all */
-    snprintf(left, sizeof left, "%s/step-000000000000.part-old", path);
+    snprintf(left, sizeof left, "%s/step-000000000000.part-old", runs_path);
     if (oar_group_rank(g) == 0)
         CHECK(mkdir(left, 0777) == 0);
     CHECK_OK(hold_writes(g));
@@ -1139,23 +1109,24 @@ static void a_prune_waits_for_the_save(void **state)
 static void an_import_in_the_background_returns_its_failure(void **state)
 {
     const char *const name[] = { "w" };
-    char file[sizeof folder + 32];
+    char file[sizeof runs_folder + 32];
     oar_tensor *zeros = oar_zeros(NULL, OAR_F32, OAR_SHAPE(NUMBERS));
 
     (void)state;
-    snprintf(file, sizeof file, "%s/w.safetensors", folder);
+    snprintf(file, sizeof file, "%s/w.safetensors", runs_folder);
     assert_true(oar_safetensors_save(file, 1, name, &zeros, 0, NULL) == OAR_OK);
     held_disk_use();
     held_disk_fail(1, ENOSPC);
-    assert_fails_with(oar_checkpoint_import(file, path, 1, BACKGROUND),
+    assert_fails_with(oar_checkpoint_import(file, runs_path, 1, BACKGROUND),
                       OAR_E_SYSTEM, "write ");
-    assert_true(oar_checkpoint_import(file, path, 1, BACKGROUND) == OAR_OK);
+    assert_true(oar_checkpoint_import(file, runs_path, 1, BACKGROUND) ==
+                OAR_OK);
     held_disk_stop();
     oar_tensor_release(zeros);
 }
 
 #define TEST(name) \
-    cmocka_unit_test_setup_teardown(name, open_folder, close_folder)
+    cmocka_unit_test_setup_teardown(name, runs_folder_make, runs_folder_remove)
 
 int main(void)
 {

@@ -17,24 +17,9 @@
 
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/runs_folder.h"
 
 enum { TENSORS = 3, LONG = 509, WIDE = 512, BLOCK = 64 << 10, MOST = 8 };
-
-static char folder[FOLDER_PATH], path[FOLDER_PATH + 32];
-
-static int open_folder(void **state)
-{
-    (void)state;
-    folder_make(folder);
-    snprintf(path, sizeof path, "%s/runs", folder);
-    return 0;
-}
-
-static int close_folder(void **state)
-{
-    (void)state;
-    return folder_remove(folder);
-}
 
 /* ---- from N ranks to M --------------------------------------------------- */
 
@@ -106,7 +91,7 @@ static oar_status save_parts(oar_group *g, void *arg)
     oar_state *state;
 
     CHECK_OK(make_state(g, m->how, &state));
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state, m->step, NULL));
     oar_checkpoint_close(runs);
     oar_state_destroy(state);
@@ -124,7 +109,7 @@ static oar_status load_parts(oar_group *g, void *arg)
     oar_state *state;
 
     CHECK_OK(make_state(g, m->how, &state));
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     CHECK_OK(oar_checkpoint_load(runs, state, m->step, NULL));
     CHECK_OK(oar_checkpoint_read_stats(runs, &stats));
     CHECK(stats.bytes >= stats.wanted_bytes);
@@ -256,7 +241,7 @@ static oar_status move_large(int loads, long *kib)
     CHECK(t != NULL);
     CHECK_OK(oar_state_create(&state));
     CHECK_OK(oar_state_add_tensor(state, "model", "t", t, NULL));
-    CHECK_OK(oar_checkpoint_open(NULL, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(NULL, runs_path, &opts, &runs));
     malloc_trim(0); /* what earlier tests have freed hides nothing */
     *kib = forget_peak() ? status_kib("VmRSS:") : -1;
     CHECK_OK(loads ? oar_checkpoint_load(runs, state, LARGE_STEP, NULL)
@@ -321,6 +306,6 @@ int main(void)
         cmocka_unit_test(two_blocks_for_each_thread_are_enough),
     };
 
-    return cmocka_run_group_tests_name("checkpoint_bytes", tests, open_folder,
-                                       close_folder);
+    return cmocka_run_group_tests_name("checkpoint_bytes", tests,
+                                       runs_folder_make, runs_folder_remove);
 }

@@ -14,23 +14,8 @@
 
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/runs_folder.h"
 #include "support/sample_state.h"
-
-static char folder[FOLDER_PATH], path[FOLDER_PATH + 8];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    folder_make(folder);
-    snprintf(path, sizeof path, "%s/runs", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return folder_remove(folder);
-}
 
 static const oar_checkpoint_opts quick = { .size = sizeof quick, .no_sync = 1 };
 
@@ -99,13 +84,13 @@ static oar_status refuse_parts(oar_group *g, void *arg)
                     (size_t)(p->count * (shape.ndim > 1 ? shape.dim[1] : 1)),
                     p->dtype),
         shape, &place));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK(fails_with(oar_checkpoint_save(runs, state, 1, NULL), c->status,
                      c->text[0]));
     CHECK(last_error_has(c->text[1]) && last_error_has(c->text[2]));
-    CHECK(
-        fails_with(oar_checkpoint_newest(runs, &step), OAR_E_NOT_FOUND, path));
-    CHECK(folder_names_with(path, "step-") == 0);
+    CHECK(fails_with(oar_checkpoint_newest(runs, &step), OAR_E_NOT_FOUND,
+                     runs_path));
+    CHECK(folder_names_with(runs_path, "step-") == 0);
     oar_checkpoint_close(runs);
     oar_state_destroy(state);
     return oar_barrier(g, NULL, NULL);
@@ -133,10 +118,10 @@ static oar_status refuse_lazy(oar_group *g, void *arg)
     oar_lazy(0);
     CHECK_OK(oar_state_create(&state));
     CHECK_OK(oar_state_add_module(state, net, NULL));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK(fails_with(oar_checkpoint_save(runs, state, 1, NULL), OAR_E_STATE,
                      "lazy"));
-    CHECK(folder_names_with(path, "step-") == 0);
+    CHECK(folder_names_with(runs_path, "step-") == 0);
     oar_checkpoint_close(runs);
     oar_state_destroy(state);
     oar_module_release(net);
@@ -173,7 +158,7 @@ static oar_status refuse_names(oar_group *g, void *arg)
     (void)arg;
     memset(longest, 'x', 1001);
     longest[1001] = '\0';
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const char *name = names[i].name != NULL ? names[i].name : longest;
         oar_status status;
@@ -191,7 +176,7 @@ static oar_status refuse_names(oar_group *g, void *arg)
         CHECK(fails_with(status, OAR_E_ARG, names[i].text));
         oar_state_destroy(state);
     }
-    CHECK(folder_names_with(path, "step-") == 0);
+    CHECK(folder_names_with(runs_path, "step-") == 0);
     oar_checkpoint_close(runs);
     return oar_barrier(g, NULL, NULL);
 }
@@ -225,7 +210,7 @@ static oar_status refuse_other_names(oar_group *g, void *arg)
         CHECK_OK(oar_state_add_span(missing, "model", wanted[i],
                                     oar_span_of(&other[i], 1, OAR_F32),
                                     OAR_SHAPE(1), NULL));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state, 6, NULL));
     CHECK(fails_with(oar_checkpoint_load(runs, missing, OAR_NEWEST, NULL),
                      OAR_E_NOT_FOUND,
@@ -264,7 +249,7 @@ static oar_status refuse_steps(oar_group *g, void *arg)
 
     (void)arg;
     CHECK_OK(sample_state_make(&s, oar_group_rank(g), oar_group_size(g)));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK(fails_with(oar_checkpoint_save(runs, s.state, 1000000000000, NULL),
                      OAR_E_ARG, "step 1000000000000; 0 to 999,999,999,999"));
     CHECK(fails_with(oar_checkpoint_save(runs, s.state, -1, NULL), OAR_E_ARG,
@@ -282,12 +267,12 @@ static oar_status refuse_steps(oar_group *g, void *arg)
 
     /* An open batch on the group. */
     CHECK_OK(oar_batch_begin(g));
-    CHECK(fails_with(oar_checkpoint_open(g, path, &quick, &other), OAR_E_STATE,
-                     "batch"));
+    CHECK(fails_with(oar_checkpoint_open(g, runs_path, &quick, &other),
+                     OAR_E_STATE, "batch"));
     CHECK_OK(oar_batch_end(g, NULL));
     CHECK(other == NULL);
-    CHECK(fails_with(oar_checkpoint_open(g, path, &quick, &other), OAR_E_STATE,
-                     " is in use by another job: host "));
+    CHECK(fails_with(oar_checkpoint_open(g, runs_path, &quick, &other),
+                     OAR_E_STATE, " is in use by another job: host "));
     CHECK(last_error_has(", process ") && last_error_has(", since "));
     oar_checkpoint_close(runs);
     oar_state_destroy(s.state);
@@ -309,18 +294,18 @@ static oar_status refuse_other_numbers(oar_group *g, void *arg)
 
     (void)arg;
     other.block_bytes = (size_t)(1 + oar_group_rank(g)) << 20;
-    CHECK(fails_with(oar_checkpoint_open(g, path, &other, &runs),
+    CHECK(fails_with(oar_checkpoint_open(g, runs_path, &other, &runs),
                      OAR_E_MISMATCH,
                      "different numbers for block_bytes: 1048576 and 2097152"));
     CHECK_OK(sample_state_make(&s, oar_group_rank(g), oar_group_size(g)));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK(fails_with(
         oar_checkpoint_load(runs, s.state, 5 + oar_group_rank(g), NULL),
         OAR_E_MISMATCH, "different numbers for step: 5 and 6"));
     CHECK(fails_with(
         oar_checkpoint_save(runs, s.state, 5 + oar_group_rank(g), NULL),
         OAR_E_MISMATCH, "the ranks give different steps"));
-    CHECK(folder_names_with(path, "step-") == 0);
+    CHECK(folder_names_with(runs_path, "step-") == 0);
     oar_checkpoint_close(runs);
     oar_state_destroy(s.state);
     return oar_barrier(g, NULL, NULL);
@@ -346,17 +331,17 @@ static void a_lock_ends_with_its_process(void **state)
     assert_int_equal(pipe(ready), 0);
     child = fork();
     if (child == 0) {
-        if (oar_checkpoint_open(NULL, path, &quick, &runs) == OAR_OK &&
+        if (oar_checkpoint_open(NULL, runs_path, &quick, &runs) == OAR_OK &&
             write(ready[1], "x", 1) == 1)
             pause();
         _exit(1);
     }
     assert_int_equal(read(ready[0], &byte, 1), 1);
-    assert_fails_with(oar_checkpoint_open(NULL, path, &quick, &runs),
+    assert_fails_with(oar_checkpoint_open(NULL, runs_path, &quick, &runs),
                       OAR_E_STATE, "is in use by another job: host ");
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, &ended, 0), child);
-    OK(oar_checkpoint_open(NULL, path, &quick, &runs));
+    OK(oar_checkpoint_open(NULL, runs_path, &quick, &runs));
     OK(sample_state_make(&s, 0, 1));
     child = fork();
     if (child == 0)
@@ -398,7 +383,7 @@ static oar_status refuse_other_objects(oar_group *g, void *arg)
     CHECK_OK(oar_loader_create(set[1], &lo, &loader[1]));
     lo.seed = 2;
     CHECK_OK(oar_loader_create(set[0], &lo, &loader[2]));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_state_create(&state));
     CHECK_OK(oar_state_add_optim(state, adam, net, NULL));
     CHECK_OK(oar_state_add_loader(state, "train", loader[0]));
@@ -462,7 +447,7 @@ static void texts_that_are_not_utf8(void **state)
     assert_true(oar_state_create(&plain) == OAR_OK);
     assert_true(oar_state_create(&named) == OAR_OK);
     assert_true(oar_state_add_i64(named, "caf\xe9", &number) == OAR_OK);
-    assert_true(oar_checkpoint_open(NULL, path, NULL, &runs) == OAR_OK);
+    assert_true(oar_checkpoint_open(NULL, runs_path, NULL, &runs) == OAR_OK);
     assert_fails_with(
         oar_checkpoint_save(runs, plain, 1,
                             OAR_OPTS(oar_save_opts, .note = "caf\xe9")),
@@ -479,7 +464,7 @@ static void texts_that_are_not_utf8(void **state)
 }
 
 #define TEST(name) \
-    cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+    cmocka_unit_test_setup_teardown(name, runs_folder_make, runs_folder_remove)
 
 int main(void)
 {

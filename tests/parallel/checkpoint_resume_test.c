@@ -2,7 +2,7 @@
 /* A run that stops in the middle of an epoch and goes on in new processes is
  * the run that did not stop, bit for bit: with dropout, gradient accumulation,
  * clipping and a learning-rate schedule, under every optimizer, with DDP and
- * with a sharded optimizer, with batch norm; also if other numbers of ranks
+ * with FSDP's stages 1 and 2, with batch norm; also if other numbers of ranks
  * have loaded and saved it in between. */
 #include "support/ranks.h"
 
@@ -12,6 +12,8 @@
 #include <string.h>
 
 #include <oarsong/checkpoint.h>
+#include <oarsong/ddp.h>
+#include <oarsong/fsdp.h>
 #include <oarsong/layers.h>
 #include <oarsong/ops.h>
 #include <oarsong/syncbn.h>
@@ -19,10 +21,13 @@
 
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/runs_folder.h"
 
 enum {
     SAMPLES = 120,
     SIDE = 4, /* of an image: a sample is [1, SIDE, SIDE] */
+    HIDDEN = 300,
+    CHANNELS = 130,
     BATCH = 2,
     MICRO = 2, /* batches for one step */
     STEPS = 11,
@@ -35,9 +40,8 @@ typedef enum optim_kind { SGD, ADAM, ADAMW, OPTIMS } optim_kind;
 typedef struct run_kind {
     const char *backend;
     optim_kind optim;
-    int sharded;
+    int stage;       /* 1 or 2, what FSDP spreads; 0: nothing, by DDP */
     int convolution; /* a CNN with batch norm; else linear layers, dropout */
-    int one_seed;    /* of dropout, on all ranks */
 } run_kind;
 
 typedef struct resumable_run {
@@ -47,40 +51,22 @@ typedef struct resumable_run {
     oar_loader *loader;
     oar_module *net; /* wrapped */
     oar_optim *optim;
-    oar_zero *zero;
     oar_state *state;
-    oar_tensor **param;
+    oar_tensor **param; /* of the module */
     int64_t step;
 } resumable_run;
 
-static char folder[FOLDER_PATH], path[FOLDER_PATH + 8];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    folder_make(folder);
-    snprintf(path, sizeof path, "%s/runs", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return folder_remove(folder);
-}
-
 /* ---- a run --------------------------------------------------------------- */
 
-static oar_status make_linear(const run_kind *k, int rank, oar_module **net)
+static oar_status make_linear(int rank, oar_module **net)
 {
     oar_module *layer[5];
 
     CHECK_OK(oar_flatten_create(1, &layer[0]));
-    CHECK_OK(oar_linear_create(SIDE * SIDE, 9, 1, NULL, &layer[1]));
+    CHECK_OK(oar_linear_create(SIDE * SIDE, HIDDEN, 1, NULL, &layer[1]));
     CHECK_OK(oar_relu_create(&layer[2]));
-    CHECK_OK(oar_dropout_create(
-        0.25, k->one_seed ? 7 : 1000 * (uint64_t)rank + 7, &layer[3]));
-    CHECK_OK(oar_linear_create(9, 2, 3, NULL, &layer[4]));
+    CHECK_OK(oar_dropout_create(0.25, 1000 * (uint64_t)rank + 7, &layer[3]));
+    CHECK_OK(oar_linear_create(HIDDEN, 2, 3, NULL, &layer[4]));
     return oar_sequential_create(5, layer, net);
 }
 
@@ -88,11 +74,11 @@ static oar_status make_cnn(oar_module **net)
 {
     oar_module *layer[5];
 
-    CHECK_OK(oar_conv2d_create(1, 3, 3, 3, 5, NULL, &layer[0]));
-    CHECK_OK(oar_batch_norm_create(2, 3, NULL, &layer[1]));
+    CHECK_OK(oar_conv2d_create(1, CHANNELS, 3, 3, 5, NULL, &layer[0]));
+    CHECK_OK(oar_batch_norm_create(2, CHANNELS, NULL, &layer[1]));
     CHECK_OK(oar_relu_create(&layer[2]));
     CHECK_OK(oar_flatten_create(1, &layer[3]));
-    CHECK_OK(oar_linear_create(3 * 2 * 2, 2, 6, NULL, &layer[4]));
+    CHECK_OK(oar_linear_create(CHANNELS * 2 * 2, 2, 6, NULL, &layer[4]));
     return oar_sequential_create(5, layer, net);
 }
 
@@ -107,13 +93,6 @@ static oar_status make_optim(optim_kind kind, int count,
     return kind == SGD    ? oar_sgd_create_over(count, param, &sgd, optim)
            : kind == ADAM ? oar_adam_create_over(count, param, &adam, optim)
                           : oar_adamw_create_over(count, param, &adam, optim);
-}
-
-static oar_status make_pieces(void *arg, int count, oar_tensor *const *piece,
-                              const char *const *name, oar_optim **optim)
-{
-    (void)name;
-    return make_optim(*(const optim_kind *)arg, count, piece, optim);
 }
 
 static oar_status make_data(resumable_run *r)
@@ -136,21 +115,27 @@ static oar_status make_data(resumable_run *r)
     return oar_loader_start(r->loader, 0, 0);
 }
 
+static oar_status wrap_net(oar_group *g, int stage, oar_module **net)
+{
+    if (stage == 0)
+        return oar_ddp_wrap(*net, g,
+                            OAR_OPTS(oar_ddp_opts, .accumulate = MICRO), net);
+    return oar_fsdp_wrap(
+        *net, g, OAR_OPTS(oar_fsdp_opts, .stage = (oar_zero_stage)stage), net);
+}
+
 static oar_status make_run(oar_group *g, const run_kind *k, resumable_run *r)
 {
-    oar_ddp_opts o = { .size = sizeof o,
-                       .sharded = k->sharded,
-                       .accumulate = MICRO };
-    optim_kind kind = k->optim;
-    int params;
+    oar_tensor *const *shard;
+    int params, shards;
 
     *r = (resumable_run){ .kind = k, .group = g };
     CHECK_OK(make_data(r));
     CHECK_OK(k->convolution ? make_cnn(&r->net)
-                            : make_linear(k, oar_group_rank(g), &r->net));
+                            : make_linear(oar_group_rank(g), &r->net));
     if (k->convolution)
         CHECK_OK(oar_sync_batch_norm_convert(r->net, g, NULL));
-    CHECK_OK(oar_ddp_wrap(r->net, g, &o, &r->net));
+    CHECK_OK(wrap_net(g, k->stage, &r->net));
     params = oar_module_params(r->net);
     r->param = malloc((size_t)params * sizeof *r->param);
     CHECK(r->param != NULL);
@@ -158,13 +143,10 @@ static oar_status make_run(oar_group *g, const run_kind *k, resumable_run *r)
         r->param[i] = oar_module_param(r->net, i);
     CHECK_OK(oar_state_create(&r->state));
     CHECK_OK(oar_state_add_module(r->state, r->net, NULL));
-    if (k->sharded) {
-        CHECK_OK(oar_zero_create(r->net, make_pieces, &kind, &r->zero));
-        CHECK_OK(oar_state_add_zero(r->state, r->zero, r->net, NULL));
-    } else {
-        CHECK_OK(make_optim(kind, params, r->param, &r->optim));
-        CHECK_OK(oar_state_add_optim(r->state, r->optim, r->net, NULL));
-    }
+    shard = oar_fsdp_params(r->net, &shards);
+    CHECK_OK(make_optim(k->optim, shard != NULL ? shards : params,
+                        shard != NULL ? shard : r->param, &r->optim));
+    CHECK_OK(oar_state_add_optim(r->state, r->optim, r->net, NULL));
     CHECK_OK(oar_state_add_loader(r->state, "train", r->loader));
     return oar_state_add_i64(r->state, "step", &r->step);
 }
@@ -172,7 +154,6 @@ static oar_status make_run(oar_group *g, const run_kind *k, resumable_run *r)
 static void drop_run(resumable_run *r)
 {
     oar_state_destroy(r->state);
-    oar_zero_destroy(r->zero);
     oar_optim_destroy(r->optim);
     oar_module_release(r->net);
     oar_loader_destroy(r->loader);
@@ -196,8 +177,7 @@ static oar_status next_batch(resumable_run *r, oar_tensor **field)
     return OAR_OK;
 }
 
-/* One step of the optimizer, with the schedule's rate. The norm of a sharded
- * gradient is spread over the ranks: there each number is cut. */
+/* One step of the optimizer, with the schedule's rate. */
 static oar_status step_optim(resumable_run *r)
 {
     oar_lr_schedule schedule = { .size = sizeof schedule,
@@ -205,20 +185,14 @@ static oar_status step_optim(resumable_run *r)
                                  .warmup = 3,
                                  .steps = STEPS + 5,
                                  .final = 0.1 };
-    oar_optim *optim = r->zero != NULL ? oar_zero_optim(r->zero) : r->optim;
-    int params = oar_module_params(r->net);
 
-    CHECK_OK(
-        oar_optim_set_lr(optim, 0.02 * oar_lr_schedule_at(&schedule, r->step)));
-    if (r->zero == NULL) {
-        CHECK_OK(oar_clip_grad_norm(params, r->param, 0.5, NULL));
-        CHECK_OK(oar_optim_step(optim));
-        oar_optim_zero_grad(optim);
-        return OAR_OK;
-    }
-    CHECK_OK(oar_clip_grad_value(params, r->param, 0.2));
-    CHECK_OK(oar_zero_step(r->zero));
-    oar_zero_zero_grad(r->zero);
+    CHECK_OK(oar_optim_set_lr(r->optim,
+                              0.02 * oar_lr_schedule_at(&schedule, r->step)));
+    CHECK_OK(r->kind->stage == 0 ? oar_clip_grad_norm(oar_module_params(r->net),
+                                                      r->param, 0.5, NULL)
+                                 : oar_fsdp_clip_grad_norm(r->net, 0.5, NULL));
+    CHECK_OK(oar_optim_step(r->optim));
+    oar_optim_zero_grad(r->optim);
     return OAR_OK;
 }
 
@@ -230,10 +204,16 @@ static oar_status train_to(resumable_run *r, int64_t end)
     CHECK_OK(oar_tape_create(&tape));
     for (; r->step < end; r->step++) {
         for (int i = 0; i < MICRO; i++) {
+            int adds_up = r->kind->stage != 0 && i < MICRO - 1;
+
+            if (adds_up) /* DDP counts passes by itself */
+                CHECK_OK(oar_fsdp_no_sync_begin(r->net));
             CHECK_OK(next_batch(r, field));
             loss = oar_mse(tape, oar_forward(tape, r->net, field[0]), field[1]);
             CHECK_OK(oar_backward(tape, loss));
             oar_tape_reset(tape);
+            if (adds_up)
+                CHECK_OK(oar_fsdp_no_sync_end(r->net));
         }
         CHECK_OK(step_optim(r));
     }
@@ -243,26 +223,38 @@ static oar_status train_to(resumable_run *r, int64_t end)
 
 /* ---- comparing ----------------------------------------------------------- */
 
-static int same_bits(oar_tensor *a, oar_tensor *b)
+static int same_bits(const oar_tensor *a, const oar_tensor *b)
 {
     return oar_tensor_count(a) == oar_tensor_count(b) &&
-           memcmp(oar_tensor_data(a), oar_tensor_data(b),
+           memcmp(oar_tensor_const_data(a), oar_tensor_const_data(b),
                   (size_t)oar_tensor_count(a) *
                       oar_dtype_size(oar_tensor_dtype(a))) == 0;
+}
+
+/* Makes what FSDP has spread whole, or lets go of it. */
+static oar_status show_params(resumable_run *r, int whole)
+{
+    if (r->kind->stage == 0)
+        return OAR_OK;
+    return whole ? oar_fsdp_unshard(r->net, NULL)
+                 : oar_fsdp_reshard(r->net, NULL);
 }
 
 /* Parameters, buffers, the optimizer's state, and the next batch. */
 static oar_status compare(resumable_run *a, resumable_run *b)
 {
-    oar_optim *x = a->zero != NULL ? oar_zero_optim(a->zero) : a->optim;
-    oar_optim *y = b->zero != NULL ? oar_zero_optim(b->zero) : b->optim;
+    oar_optim *x = a->optim, *y = b->optim;
     oar_tensor *one[2], *two[2];
 
     CHECK(a->step == b->step);
     CHECK(oar_optim_steps(x) == oar_optim_steps(y));
     CHECK(oar_optim_lr(x) == oar_optim_lr(y));
+    CHECK_OK(show_params(a, 1));
+    CHECK_OK(show_params(b, 1));
     for (int i = 0; i < oar_module_params(a->net); i++)
         CHECK(same_bits(a->param[i], b->param[i]));
+    CHECK_OK(show_params(a, 0));
+    CHECK_OK(show_params(b, 0));
     for (int i = 0; i < oar_module_buffers(a->net); i++)
         CHECK(same_bits(oar_module_buffer(a->net, i),
                         oar_module_buffer(b->net, i)));
@@ -289,7 +281,7 @@ static oar_status train_and_save(oar_group *g, void *arg)
 
     CHECK_OK(make_run(g, arg, &r));
     CHECK_OK(train_to(&r, STOP));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, r.state, r.step, NULL));
     CHECK_OK(train_to(&r, STOP + 1)); /* what is saved stays as it was */
     oar_checkpoint_close(runs);
@@ -307,7 +299,7 @@ static oar_status load_and_compare(oar_group *g, void *arg)
     CHECK_OK(make_run(g, arg, &whole));
     CHECK_OK(train_to(&whole, STEPS));
     CHECK_OK(make_run(g, arg, &resumed));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_load(runs, resumed.state, OAR_NEWEST, NULL));
     CHECK(resumed.step == STOP);
     CHECK_OK(train_to(&resumed, STEPS));
@@ -326,7 +318,7 @@ static oar_status move(oar_group *g, void *arg)
     resumable_run r;
 
     CHECK_OK(make_run(g, arg, &r));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_newest(runs, &step));
     CHECK_OK(oar_checkpoint_load(runs, r.state, OAR_NEWEST, NULL));
     CHECK_OK(oar_checkpoint_save(runs, r.state, step + 1, NULL));
@@ -338,9 +330,9 @@ static oar_status move(oar_group *g, void *arg)
 static void run_ranks(int ranks, oar_rank_fn fn, run_kind *k)
 {
     if (ranks_run(k->backend, ranks, NULL, fn, k) != OAR_OK)
-        fail_msg("%s, %d ranks, optimizer %d%s%s: %s", k->backend, ranks,
-                 (int)k->optim, k->sharded ? ", sharded" : "",
-                 k->convolution ? ", CNN" : "", oar_last_error_text());
+        fail_msg("%s, %d ranks, optimizer %d, stage %d%s: %s", k->backend,
+                 ranks, (int)k->optim, k->stage, k->convolution ? ", CNN" : "",
+                 oar_last_error_text());
 }
 
 static void a_run_that_stops_and_goes_on_is_the_run_that_did_not(void **state)
@@ -350,14 +342,13 @@ static void a_run_that_stops_and_goes_on_is_the_run_that_did_not(void **state)
         for (int how = 0; how < 4; how++) {
             run_kind k = { .backend = how == 1 ? "native" : "sim",
                            .optim = (optim_kind)optim,
-                           .sharded = how % 2,
+                           .stage = how % 2 + how / 3,
                            .convolution = how / 2 };
             int ranks = 1 + (optim + how) % 3;
 
             run_ranks(ranks, train_and_save, &k);
             run_ranks(ranks, load_and_compare, &k);
-            remove_folder(NULL);
-            make_folder(NULL);
+            runs_folder_renew();
         }
 }
 
@@ -369,34 +360,34 @@ static void n_to_m_to_n_goes_on_bitwise(void **state)
     for (int i = 0; i < 6; i++) {
         run_kind k = { .backend = "sim",
                        .optim = (optim_kind)(i % OPTIMS),
-                       .sharded = i % 2,
+                       .stage = i % 2 ? 1 + i / 2 % 2 : 0,
                        .convolution = i == 5 };
 
         run_ranks(4, train_and_save, &k);
         run_ranks(between[i % 3], move, &k);
         run_ranks(4, load_and_compare, &k);
-        remove_folder(NULL);
-        make_folder(NULL);
+        runs_folder_renew();
     }
 }
 
-static void zero_into_plain_and_back(void **state)
+static void shards_into_whole_parameters_and_back(void **state)
 {
     (void)state;
     for (int optim = 0; optim < OPTIMS; optim++) {
-        run_kind sharded = { .backend = "sim",
-                             .optim = (optim_kind)optim,
-                             .sharded = 1 };
-        run_kind plain = sharded;
+        run_kind first = { .backend = "sim",
+                           .optim = (optim_kind)optim,
+                           .stage = 1 + optim % 2 };
+        run_kind second = first, whole = first;
 
-        plain.sharded = 0;
-        run_ranks(3, train_and_save, &sharded);
-        run_ranks(1, move, &plain);
-        run_ranks(5, move, &sharded);
-        run_ranks(2, move, &plain);
-        run_ranks(3, load_and_compare, &sharded);
-        remove_folder(NULL);
-        make_folder(NULL);
+        second.stage = 3 - first.stage;
+        whole.stage = 0;
+        run_ranks(3, train_and_save, &first);
+        run_ranks(1, move, &whole);
+        run_ranks(5, move, &second);
+        run_ranks(2, move, &whole);
+        run_ranks(4, move, &first);
+        run_ranks(3, load_and_compare, &first);
+        runs_folder_renew();
     }
 }
 
@@ -466,7 +457,7 @@ static oar_status save_position(oar_group *g, void *arg)
     CHECK_OK(take_rows(loader, (int)c->saved_at, nothing));
     CHECK_OK(oar_state_create(&state));
     CHECK_OK(oar_state_add_loader(state, "rows", loader));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state, c->saved_at, NULL));
     CHECK_OK(take_rows(loader, c->steps, c->count));
     oar_checkpoint_close(runs);
@@ -488,7 +479,7 @@ static oar_status load_position(oar_group *g, void *arg)
     CHECK_OK(make_rows(g, oar_group_size(g), &loader, &data));
     CHECK_OK(oar_state_create(&state));
     CHECK_OK(oar_state_add_loader(state, "rows", loader));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_load(runs, state, c->saved_at, NULL));
     CHECK_OK(take_rows(loader, c->steps, c->count));
     oar_checkpoint_close(runs);
@@ -535,14 +526,14 @@ static void the_rows_of_a_batch_do_not_depend_on_the_ranks(void **state)
 }
 
 #define TEST(name) \
-    cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+    cmocka_unit_test_setup_teardown(name, runs_folder_make, runs_folder_remove)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_run_that_stops_and_goes_on_is_the_run_that_did_not),
         TEST(n_to_m_to_n_goes_on_bitwise),
-        TEST(zero_into_plain_and_back),
+        TEST(shards_into_whole_parameters_and_back),
         TEST(the_rows_of_a_batch_do_not_depend_on_the_ranks),
     };
 

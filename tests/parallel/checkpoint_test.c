@@ -14,23 +14,8 @@
 
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/runs_folder.h"
 #include "support/trained_net.h"
-
-static char folder[FOLDER_PATH], path[FOLDER_PATH + 32];
-
-static int open_folder(void **state)
-{
-    (void)state;
-    folder_make(folder);
-    snprintf(path, sizeof path, "%s/runs", folder);
-    return 0;
-}
-
-static int close_folder(void **state)
-{
-    (void)state;
-    return folder_remove(folder);
-}
 
 /* ---- from N ranks to M --------------------------------------------------- */
 
@@ -98,7 +83,7 @@ static oar_status save_cuts(oar_group *g, void *arg)
         snprintf(name, sizeof name, "t.%d", d);
         CHECK_OK(add_cut(g, state, name, c->save, (oar_dtype)d, 1, &part[d]));
     }
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state, c->step, NULL));
     oar_checkpoint_close(runs);
     oar_state_destroy(state);
@@ -123,7 +108,7 @@ static oar_status load_cuts(oar_group *g, void *arg)
         CHECK_OK(add_cut(g, state, name, c->load, (oar_dtype)d, 0, &part[d]));
         CHECK_OK(add_cut(g, other, name, c->load, (oar_dtype)d, 1, &want[d]));
     }
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     CHECK_OK(oar_checkpoint_load(runs, state, c->step, NULL));
     for (int d = 0; d < OAR_DTYPE_COUNT; d++) {
         CHECK(memcmp(oar_tensor_data(part[d]), oar_tensor_data(want[d]),
@@ -158,39 +143,33 @@ static void what_n_ranks_saved_m_ranks_load_bitwise(void **state)
 
 /* ---- a run that stops and goes on ---------------------------------------- */
 
-enum { WIDTH = 6, HIDDEN = 8, STEPS = 14, STOP = 5 };
+enum { WIDTH = 6, HIDDEN = 1100, STEPS = 14, STOP = 5 };
 
 static oar_status stop_and_go_on(oar_group *g, void *arg)
 {
     oar_checkpoint_opts opts = { .size = sizeof opts, .no_sync = 1 };
-    int sharded = *(const int *)arg;
+    int stage = *(const int *)arg;
     trained_net whole, first, second;
     oar_checkpoint *runs;
 
-    CHECK_OK(trained_net_make(&whole, g, sharded, WIDTH, HIDDEN));
+    CHECK_OK(trained_net_make(&whole, g, stage, WIDTH, HIDDEN));
     CHECK_OK(oar_loader_start(whole.loader, 0, 0));
     CHECK_OK(trained_net_train(&whole, STEPS));
 
-    CHECK_OK(trained_net_make(&first, g, sharded, WIDTH, HIDDEN));
+    CHECK_OK(trained_net_make(&first, g, stage, WIDTH, HIDDEN));
     CHECK_OK(oar_loader_start(first.loader, 0, 0));
     CHECK_OK(trained_net_train(&first, STOP));
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     CHECK_OK(oar_checkpoint_save(runs, first.state, first.step, NULL));
     CHECK_OK(trained_net_train(&first,
                                STOP + 2)); /* what is saved stays as it was */
     trained_net_drop(&first);
 
-    CHECK_OK(trained_net_make(&second, g, sharded, WIDTH, HIDDEN));
+    CHECK_OK(trained_net_make(&second, g, stage, WIDTH, HIDDEN));
     CHECK_OK(oar_checkpoint_load(runs, second.state, OAR_NEWEST, NULL));
     CHECK(second.step == STOP);
     CHECK_OK(trained_net_train(&second, STEPS));
-    for (int i = 0; i < oar_module_params(whole.net); i++) {
-        oar_tensor *a = oar_module_param(whole.net, i);
-        oar_tensor *b = oar_module_param(second.net, i);
-
-        CHECK(memcmp(oar_tensor_data(a), oar_tensor_data(b),
-                     (size_t)oar_tensor_count(a) * sizeof(float)) == 0);
-    }
+    CHECK(trained_net_same_params(&whole, &second));
     oar_checkpoint_close(runs);
     trained_net_drop(&second);
     trained_net_drop(&whole);
@@ -200,18 +179,16 @@ static oar_status stop_and_go_on(oar_group *g, void *arg)
 static void a_run_that_stops_and_goes_on_is_the_run_that_did_not(void **state)
 {
     (void)state;
-    for (int sharded = 0; sharded < 2; sharded++)
+    for (int stage = 0; stage <= 2; stage++)
         for (int ranks = 1; ranks <= 3; ranks++) {
             assert_int_equal(
-                ranks_run("sim", ranks, NULL, stop_and_go_on, &sharded),
-                OAR_OK);
-            close_folder(NULL);
-            open_folder(NULL);
+                ranks_run("sim", ranks, NULL, stop_and_go_on, &stage), OAR_OK);
+            runs_folder_renew();
         }
     {
-        int sharded = 1;
+        int stage = 1;
 
-        assert_int_equal(ranks_run("native", 2, NULL, stop_and_go_on, &sharded),
+        assert_int_equal(ranks_run("native", 2, NULL, stop_and_go_on, &stage),
                          OAR_OK);
     }
 }
@@ -230,11 +207,11 @@ static oar_status refuse_wrong_uses(oar_group *g, void *arg)
     int64_t step;
 
     (void)arg;
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     CHECK(fails_with(oar_checkpoint_newest(runs, &step), OAR_E_NOT_FOUND,
                      "has no generation"));
-    CHECK(fails_with(oar_checkpoint_open(g, path, &opts, &other), OAR_E_STATE,
-                     "is in use by another job: host "));
+    CHECK(fails_with(oar_checkpoint_open(g, runs_path, &opts, &other),
+                     OAR_E_STATE, "is in use by another job: host "));
     CHECK_OK(oar_state_create(&good));
     CHECK_OK(oar_state_add_span(good, "model", "weight",
                                 oar_span_of(a, 6, OAR_F32), OAR_SHAPE(2, 3),
@@ -314,7 +291,7 @@ static oar_status load_transposed(oar_group *g, void *arg)
     oar_state *state;
 
     (void)arg;
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     CHECK_OK(oar_state_create(&state));
     CHECK_OK(oar_state_add_span(state, "model", "h.0.w",
                                 oar_span_of(a, 6, OAR_F32), OAR_SHAPE(2, 3),
@@ -366,7 +343,7 @@ static oar_status save_small_things(oar_group *g, void *arg)
     CHECK_OK(oar_state_add_bytes(state, "bytes", bytes, sizeof bytes));
     CHECK_OK(oar_state_add_f64(state, "number", &number));
     CHECK_OK(oar_state_add_scaler(state, "scaler", scaler));
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     for (int64_t step = 3; step <= 8; step++)
         CHECK_OK(oar_checkpoint_save(
             runs, state, step,
@@ -374,7 +351,7 @@ static oar_status save_small_things(oar_group *g, void *arg)
     CHECK_OK(oar_checkpoint_read_stats(runs, &stats));
     CHECK(stats.step == 8 && stats.all_bytes == sizeof bytes);
     CHECK_OK(oar_barrier(g, NULL, NULL)); /* rank 0 has pruned */
-    CHECK_OK(oar_generations(path, &count, &list));
+    CHECK_OK(oar_generations(runs_path, &count, &list));
     CHECK(count == 4 && list[0].step == 4 && list[1].step == 5 &&
           list[2].step == 7 && list[3].step == 8);
     CHECK(list[3].complete && strcmp(list[3].note, "a note") == 0);
@@ -406,7 +383,7 @@ static void renames_transposes_and_conversions(void **state)
 }
 
 #define TEST(name) \
-    cmocka_unit_test_setup_teardown(name, open_folder, close_folder)
+    cmocka_unit_test_setup_teardown(name, runs_folder_make, runs_folder_remove)
 
 int main(void)
 {

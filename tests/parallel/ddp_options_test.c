@@ -390,9 +390,9 @@ static void buckets_are_rebuilt_once(void **state)
     ranks_all(2, reordered, NULL);
 }
 
-/* ---- hooks and shards ---------------------------------------------------- */
+/* ---- hooks --------------------------------------------------------------- */
 
-/* A row of four layers, trained for a few steps; its parameters. */
+/* A row of four layers, trained for a few steps. */
 enum { DEEP = 4, WIDE = 7, DEEP_NUMBERS = DEEP * (WIDE * WIDE + WIDE) };
 
 static oar_status make_deep(oar_module **net)
@@ -432,52 +432,15 @@ static void read_deep(const oar_module *net, double *out)
     }
 }
 
-static const oar_adam_opts adam = { .size = sizeof adam, .lr = 0.01 };
-
-static oar_status make_adam(void *arg, int count, oar_tensor *const *pieces,
-                            const char *const *name, oar_optim **optim)
-{
-    *(int *)arg = count;
-    for (int i = 0; i < count; i++)
-        CHECK(strncmp(name[i], "module.", 7) == 0);
-    return oar_adam_create_over(count, pieces, &adam, optim);
-}
-
-static oar_status train_sharded(oar_group *g, const oar_ddp_opts *o,
-                                double *params)
-{
-    oar_module *net;
-    oar_zero *zero;
-    int64_t state = 0;
-    int count = 0;
-
-    CHECK_OK(make_deep(&net));
-    CHECK_OK(oar_ddp_wrap(net, g, o, &net));
-    CHECK_OK(oar_zero_create(net, make_adam, &count, &zero));
-    for (int i = 0; i < count; i++)
-        state += oar_tensor_count(oar_optim_state(oar_zero_optim(zero), i, 0));
-    CHECK(state <= DEEP_NUMBERS / oar_group_size(g) + 2 * WIDE * WIDE);
-    for (int step = 0; step < 5; step++) {
-        CHECK_OK(deep_pass(g, net, step));
-        CHECK_OK(oar_zero_step(zero));
-        oar_zero_zero_grad(zero);
-    }
-    CHECK_OK(oar_ddp_check_replicas(net));
-    read_deep(net, params);
-    oar_zero_destroy(zero);
-    oar_module_release(net);
-    return OAR_OK;
-}
-
-static oar_status train_whole(oar_group *g, const oar_ddp_opts *o,
-                              double *params)
+static oar_status train_deep(oar_group *g, const oar_ddp_opts *o,
+                             double *params)
 {
     oar_module *net;
     oar_optim *optim;
 
     CHECK_OK(make_deep(&net));
     CHECK_OK(oar_ddp_wrap(net, g, o, &net));
-    CHECK_OK(oar_adam_create(net, &adam, &optim));
+    CHECK_OK(oar_adam_create(net, OAR_OPTS(oar_adam_opts, .lr = 0.01), &optim));
     for (int step = 0; step < 5; step++) {
         CHECK_OK(deep_pass(g, net, step));
         CHECK_OK(oar_optim_step(optim));
@@ -489,169 +452,28 @@ static oar_status train_whole(oar_group *g, const oar_ddp_opts *o,
     return OAR_OK;
 }
 
-/* Counts the elements of each parameter that pieces of this rank have. */
-static oar_status count_pieces(const oar_zero *zero, const oar_module *net,
-                               float *seen)
-{
-    for (int i = 0; i < oar_zero_pieces(zero); i++) {
-        oar_zero_piece p = oar_zero_piece_init();
-        const double *data;
-        int at = 0;
-
-        CHECK_OK(oar_zero_piece_at(zero, i, &p));
-        for (int k = 0; oar_module_param(net, k) != p.param; k++)
-            at += (int)oar_tensor_count(oar_module_param(net, k));
-        data = oar_tensor_const_data(p.param);
-        CHECK(p.first >= 0 && p.first + p.count <= oar_tensor_count(p.param));
-        CHECK(oar_tensor_count(p.view) == p.count);
-        CHECK(oar_tensor_const_data(p.view) == data + p.first);
-        CHECK(oar_optim_param(oar_zero_optim(zero), p.index) == p.view);
-        CHECK(oar_tensor_count(oar_optim_state(oar_zero_optim(zero), p.index,
-                                               0)) == p.count);
-        for (int64_t k = 0; k < p.count; k++)
-            seen[at + p.first + k]++;
-    }
-    return OAR_OK;
-}
-
-static oar_status pieces_of_all(oar_group *g, void *arg)
-{
-    oar_ddp_opts o = oar_ddp_opts_init();
-    oar_zero_piece p = oar_zero_piece_init();
-    float seen[DEEP_NUMBERS] = { 0 };
-    oar_module *net;
-    oar_zero *zero;
-    int count = 0;
-
-    o.bucket_bytes = *(size_t *)arg;
-    o.sharded = 1;
-    CHECK_OK(make_deep(&net));
-    CHECK_OK(oar_ddp_wrap(net, g, &o, &net));
-    CHECK_OK(oar_zero_create(net, make_adam, &count, &zero));
-    for (int i = 1; o.bucket_bytes == SIZE_MAX && i < oar_module_params(net);
-         i++) /* they are gathered where they are: no second copy */
-        CHECK(oar_tensor_storage(oar_module_param(net, i)) ==
-              oar_tensor_storage(oar_module_param(net, 0)));
-    CHECK(oar_zero_pieces(zero) == count && oar_zero_pieces(NULL) == 0);
-    CHECK_OK(count_pieces(zero, net, seen));
-    CHECK_OK(oar_all_reduce(g, oar_span_of(seen, DEEP_NUMBERS, OAR_F32),
-                            OAR_SUM, NULL, NULL));
-    for (int i = 0; i < DEEP_NUMBERS; i++)
-        CHECK(seen[i] == 1);
-    CHECK(oar_zero_piece_at(zero, count, &p) == OAR_E_ARG);
-    CHECK(oar_zero_piece_at(zero, -1, &p) == OAR_E_ARG);
-    CHECK(oar_zero_piece_at(NULL, 0, &p) == OAR_E_ARG);
-    oar_zero_destroy(zero);
-    oar_module_release(net);
-    return OAR_OK;
-}
-
-static void pieces_of_all_ranks_are_all_parameters_once(void **state)
-{
-    static size_t limits[] = { 0, 512, SIZE_MAX };
-
-    for (size_t i = 0; i < 3; i++) {
-        ranks_all(1, pieces_of_all, &limits[i]);
-        ranks_all(3, pieces_of_all, &limits[i]);
-    }
-}
-
-/* Says no on every rank, once. */
-static oar_status refuse_once(oar_optim *optim, void *arg)
-{
-    int *calls = arg;
-
-    return ++*calls == 1 ? OAR_E_DATA : OAR_OK;
-}
-
-static oar_status hook_before_zero_step(oar_group *g, void *arg)
-{
-    oar_ddp_opts o = oar_ddp_opts_init();
-    double before[DEEP_NUMBERS], after[DEEP_NUMBERS];
-    oar_module *net;
-    oar_zero *zero;
-    oar_hook *hook;
-    int count, calls = 0;
-
-    o.sharded = 1;
-    CHECK_OK(make_deep(&net));
-    CHECK_OK(oar_ddp_wrap(net, g, &o, &net));
-    CHECK_OK(oar_zero_create(net, make_adam, &count, &zero));
-    CHECK_OK(
-        oar_optim_on_step(oar_zero_optim(zero), refuse_once, &calls, &hook));
-    CHECK_OK(deep_pass(g, net, 0));
-    read_deep(net, before);
-    CHECK(oar_zero_step(zero) == OAR_E_DATA);
-    read_deep(net, after);
-    CHECK(memcmp(before, after, sizeof before) == 0);
-    CHECK_OK(oar_zero_step(zero));
-    read_deep(net, after);
-    CHECK(memcmp(before, after, sizeof before) != 0);
-    CHECK(calls == 2 && oar_optim_steps(oar_zero_optim(zero)) == 1);
-    oar_hook_remove(hook);
-    oar_zero_destroy(zero);
-    oar_module_release(net);
-    return OAR_OK;
-}
-
-static void a_hook_runs_before_a_sharded_step(void **state)
-{
-    ranks_all(3, hook_before_zero_step, NULL);
-}
-
-static oar_status sharded_is_whole(oar_group *g, void *arg)
-{
-    oar_ddp_opts o = oar_ddp_opts_init(), s = o;
-    double whole[DEEP_NUMBERS], sharded[DEEP_NUMBERS];
-    oar_zero *zero = NULL;
-    oar_module *plain;
-
-    o.bucket_bytes = s.bucket_bytes = *(size_t *)arg;
-    s.sharded = 1;
-    CHECK_OK(train_whole(g, &o, whole));
-    CHECK_OK(train_sharded(g, &s, sharded));
-    for (int i = 0; i < DEEP_NUMBERS; i++)
-        CHECK(fabs(whole[i] - sharded[i]) < 1e-13);
-    CHECK_OK(make_deep(&plain));
-    CHECK(oar_zero_create(plain, make_adam, NULL, &zero) == OAR_E_STATE);
-    CHECK(oar_zero_step(NULL) == OAR_E_ARG);
-    oar_module_release(plain);
-    return OAR_OK;
-}
-
-static void a_sharded_optimizer_steps_like_a_whole_one(void **state)
-{
-    static size_t limits[] = { 0, 512, SIZE_MAX };
-
-    for (size_t i = 0; i < 3; i++) {
-        ranks_all(1, sharded_is_whole, &limits[i]);
-        ranks_all(3, sharded_is_whole, &limits[i]);
-    }
-}
-
 static oar_status hooked(oar_group *g, void *arg)
 {
     oar_ddp_opts o = oar_ddp_opts_init();
     oar_power_sgd_opts p = oar_power_sgd_opts_init();
     oar_reduce_hook hook = oar_reduce_hook_init();
     double whole[DEEP_NUMBERS], half[DEEP_NUMBERS], power[DEEP_NUMBERS];
-    oar_module *net, *wrapped = NULL;
+    oar_module *net;
 
-    CHECK_OK(train_whole(g, &o, whole));
+    CHECK_OK(train_deep(g, &o, whole));
     CHECK_OK(oar_hook_half(OAR_BF16, &hook));
     o.hook = &hook;
-    CHECK_OK(train_whole(g, &o, half));
+    CHECK_OK(train_deep(g, &o, half));
     hook = oar_reduce_hook_init();
     CHECK_OK(make_deep(&net));
     p.start = -1;
     CHECK_OK(oar_hook_power_sgd_for(net, &p, &hook));
-    CHECK_OK(train_whole(g, &o, power)); /* f64 travels in full */
+    CHECK_OK(train_deep(g, &o, power)); /* f64 travels in full */
     for (int i = 0; i < DEEP_NUMBERS; i++) {
         CHECK(fabs(whole[i] - half[i]) < 0.02);
         CHECK(fabs(whole[i] - power[i]) < 1e-12);
     }
-    o.sharded = 1;
-    CHECK(oar_ddp_wrap(net, g, &o, &wrapped) == OAR_E_UNSUPPORTED);
+    oar_module_release(net);
     return OAR_OK;
 }
 
@@ -690,9 +512,6 @@ int main(void)
         cmocka_unit_test(
             replicas_are_compared_while_ranks_reach_different_parts),
         cmocka_unit_test(buckets_are_rebuilt_once),
-        cmocka_unit_test(a_sharded_optimizer_steps_like_a_whole_one),
-        cmocka_unit_test(pieces_of_all_ranks_are_all_parameters_once),
-        cmocka_unit_test(a_hook_runs_before_a_sharded_step),
         cmocka_unit_test(hooks_travel_with_the_wrapper),
         cmocka_unit_test(bad_arguments_are_refused),
     };

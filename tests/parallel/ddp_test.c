@@ -271,16 +271,10 @@ static void a_parameter_that_cannot_be_written_stops_every_rank(void **state)
     ranks_all(3, wrap_without_memory, NULL);
 }
 
-static oar_status make_sgd(void *arg, int count, oar_tensor *const *piece,
-                           const char *const *name, oar_optim **optim)
-{
-    return oar_sgd_create_over(count, piece, NULL, optim);
-}
-
 static oar_status wrap_lazy(oar_group *g, void *arg)
 {
     oar_module *net, *wrapped = NULL;
-    oar_zero *zero = NULL;
+    oar_optim *sgd = NULL;
 
     oar_lazy(1);
     CHECK_OK(oar_linear_create(2, 3, 1, NULL, &net));
@@ -290,12 +284,11 @@ static oar_status wrap_lazy(oar_group *g, void *arg)
     oar_lazy(1);
     CHECK_OK(oar_linear_create(2, 3, 1, NULL, &net));
     oar_lazy(0);
-    CHECK_OK(oar_ddp_wrap(
-        net, g, OAR_OPTS(oar_ddp_opts, .no_broadcast = 1, .sharded = 1),
-        &wrapped));
-    CHECK(oar_zero_create(wrapped, make_sgd, NULL, &zero) == OAR_E_STATE);
+    CHECK_OK(oar_ddp_wrap(net, g, OAR_OPTS(oar_ddp_opts, .no_broadcast = 1),
+                          &wrapped));
+    CHECK(oar_sgd_create(wrapped, NULL, &sgd) == OAR_E_STATE);
     CHECK(strstr(oar_last_error_text(), "lazy") != NULL);
-    CHECK(zero == NULL);
+    CHECK(sgd == NULL);
     oar_module_release(wrapped);
     return oar_barrier(g, NULL, NULL);
 }

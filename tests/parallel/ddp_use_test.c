@@ -461,6 +461,63 @@ static void what_is_recomputed_in_halves_is_reduced(void **state)
         ranks_all(3, recomputed_in_halves, &inside);
 }
 
+/* The rows of a stage of a zero-bubble pipeline: three micro-batches, each on
+ * its own tape, of which the last to end reduces. */
+static oar_status micro_batches_in_halves(oar_group *g, void *arg)
+{
+    enum { MICRO = 3 };
+    static const struct {
+        char act;
+        int micro;
+    } row[] = { { 'F', 0 }, { 'F', 1 }, { 'I', 0 }, { 'F', 2 }, { 'W', 0 },
+                { 'I', 1 }, { 'I', 2 }, { 'W', 1 }, { 'W', 2 } };
+    const int *recomputes = arg;
+    oar_module *net;
+    oar_tape *tape[MICRO];
+    oar_tensor *y[MICRO];
+
+    CHECK_OK(make_linear(5, &net));
+    if (*recomputes) {
+        oar_module *inner = net;
+
+        CHECK_OK(oar_module_create(&again_class, &net));
+        CHECK_OK(oar_module_add_child(net, "inner", inner));
+    }
+    CHECK_OK(oar_ddp_wrap(net, g, OAR_OPTS(oar_ddp_opts, .accumulate = MICRO),
+                          &net));
+    for (int m = 0; m < MICRO; m++)
+        CHECK_OK(oar_tape_create(&tape[m]));
+    for (int step = 0; step < 2; step++) {
+        for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+            int m = row[i].micro;
+
+            if (row[i].act == 'F') {
+                oar_tensor *x = oar_full(tape[m], OAR_F64, OAR_SHAPE(1, IN),
+                                         10 * oar_group_rank(g) + m);
+
+                y[m] = oar_forward(tape[m], net, oar_tape_input(tape[m], x));
+            } else if (row[i].act == 'I') {
+                CHECK_OK(oar_backward_inputs(tape[m], 1, &y[m], NULL));
+            } else {
+                CHECK_OK(oar_backward_weights(tape[m]));
+                oar_tape_reset(tape[m]);
+            }
+        }
+        CHECK_OK(grad_is(net, MICRO * 10 * mean_rank(g) + 0 + 1 + 2));
+        CHECK(passes_of(net) == step + 1);
+    }
+    for (int m = 0; m < MICRO; m++)
+        oar_tape_destroy(tape[m]);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static void micro_batches_in_halves_are_reduced_once(void **state)
+{
+    for (int recomputes = 0; recomputes < 2; recomputes++)
+        ranks_all(2, micro_batches_in_halves, &recomputes);
+}
+
 static void a_wrapper_may_be_recomputed(void **state)
 {
     ranks_all(3, recomputed, NULL);
@@ -782,22 +839,13 @@ static oar_status make_same_name(oar_module **module)
     return oar_module_add_child(*module, "part", part);
 }
 
-static oar_status make_nothing(void *arg, int count, oar_tensor *const *piece,
-                               const char *const *name, oar_optim **optim)
-{
-    return OAR_E_STATE;
-}
-
 static void a_users_class_may_be_called_ddp(void **state)
 {
     oar_ddp_stats stats = oar_ddp_stats_init();
     oar_module *mine;
-    oar_zero *zero = NULL;
     int active;
 
     OK(make_same_name(&mine));
-    assert_fails_with(oar_zero_create(mine, make_nothing, NULL, &zero),
-                      OAR_E_STATE, "not wrapped with `sharded`");
     assert_fails_with(oar_ddp_no_sync_begin(mine), OAR_E_ARG, "not wrapped");
     assert_fails_with(oar_ddp_no_sync_end(mine), OAR_E_ARG, "not wrapped");
     assert_fails_with(oar_ddp_weigh(mine, 1), OAR_E_ARG, "not wrapped");
@@ -838,6 +886,7 @@ int main(void)
         cmocka_unit_test(a_forward_that_is_not_recorded_communicates_nothing),
         cmocka_unit_test(a_wrapper_may_be_recomputed),
         cmocka_unit_test(what_is_recomputed_in_halves_is_reduced),
+        cmocka_unit_test(micro_batches_in_halves_are_reduced_once),
         cmocka_unit_test(a_weight_in_two_places_is_reduced_once),
         cmocka_unit_test(frozen_parameters_are_left_alone),
         cmocka_unit_test(a_module_without_parameters_is_wrapped_too),

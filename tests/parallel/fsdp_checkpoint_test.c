@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of what FSDP spreads over the ranks: a run that stops and goes on
  * is the run that did not stop, bit for bit, also if other numbers of ranks,
- * other holds, DDP, a sharded optimizer or a plain module have loaded and saved
- * it in between. */
+ * other holds and stages, DDP or a plain module have loaded and saved it in
+ * between. */
 #include "support/ranks.h"
 
 #include <stdio.h>
@@ -18,10 +18,11 @@
 
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/runs_folder.h"
 
 enum { VOCABULARY = 19, CONTEXT = 7, ROWS = 3, STOP = 3, STEPS = 6 };
 
-typedef enum wrapping { FSDP, DDP, ZERO, PLAIN } wrapping;
+typedef enum wrapping { FSDP, DDP, PLAIN } wrapping;
 
 /* How a run is made. */
 typedef struct spread_kind {
@@ -37,24 +38,9 @@ typedef struct spread_run {
     oar_group *group;
     oar_module *net; /* wrapped */
     oar_optim *optim;
-    oar_zero *zero;
     oar_state *state;
     int64_t step;
 } spread_run;
-
-static char folder[FOLDER_PATH], path[FOLDER_PATH + 8];
-
-static int make_folder(void **state)
-{
-    folder_make(folder);
-    snprintf(path, sizeof path, "%s/runs", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    return folder_remove(folder);
-}
 
 /* ---- a run --------------------------------------------------------------- */
 
@@ -84,11 +70,9 @@ static oar_status wrap_gpt(const spread_kind *k, spread_run *r)
     CHECK_OK(make_gpt(k, &r->net));
     if (k->wrap == PLAIN)
         return OAR_OK;
-    if (k->wrap != FSDP)
-        return oar_ddp_wrap(
-            r->net, r->group,
-            OAR_OPTS(oar_ddp_opts, .canonical = 1, .sharded = k->wrap == ZERO),
-            &r->net);
+    if (k->wrap == DDP)
+        return oar_ddp_wrap(r->net, r->group,
+                            OAR_OPTS(oar_ddp_opts, .canonical = 1), &r->net);
     o.hold = k->hold;
     o.stage = k->stage;
     o.least_bytes = 1;
@@ -96,41 +80,27 @@ static oar_status wrap_gpt(const spread_kind *k, spread_run *r)
     return oar_fsdp_wrap(r->net, r->group, &o, &r->net);
 }
 
-static oar_status make_adam(void *arg, int count, oar_tensor *const *param,
-                            const char *const *name, oar_optim **optim)
-{
-    return oar_adamw_create_over(count, param,
-                                 OAR_OPTS(oar_adam_opts, .lr = 1e-2), optim);
-}
-
 static oar_status make_run(oar_group *g, const spread_kind *k, spread_run *r)
 {
+    const oar_adam_opts *adam = OAR_OPTS(oar_adam_opts, .lr = 1e-2);
+    oar_tensor *const *shard;
+    int shards;
+
     *r = (spread_run){ .group = g };
     CHECK_OK(wrap_gpt(k, r));
     CHECK_OK(oar_state_create(&r->state));
     CHECK_OK(oar_state_add_module(r->state, r->net, NULL));
-    if (k->wrap == ZERO) {
-        CHECK_OK(oar_zero_create(r->net, make_adam, NULL, &r->zero));
-        CHECK_OK(oar_state_add_zero(r->state, r->zero, r->net, NULL));
-    } else {
-        if (k->wrap == FSDP) {
-            int count;
-            oar_tensor *const *param = oar_fsdp_params(r->net, &count);
-
-            CHECK_OK(make_adam(NULL, count, param, NULL, &r->optim));
-        } else {
-            CHECK_OK(oar_adamw_create(
-                r->net, OAR_OPTS(oar_adam_opts, .lr = 1e-2), &r->optim));
-        }
-        CHECK_OK(oar_state_add_optim(r->state, r->optim, r->net, NULL));
-    }
+    shard = oar_fsdp_params(r->net, &shards);
+    CHECK_OK(shard == NULL
+                 ? oar_adamw_create(r->net, adam, &r->optim)
+                 : oar_adamw_create_over(shards, shard, adam, &r->optim));
+    CHECK_OK(oar_state_add_optim(r->state, r->optim, r->net, NULL));
     return oar_state_add_i64(r->state, "step", &r->step);
 }
 
 static void drop_run(spread_run *r)
 {
     oar_state_destroy(r->state);
-    oar_zero_destroy(r->zero);
     oar_optim_destroy(r->optim);
     oar_module_release(r->net);
 }
@@ -207,7 +177,7 @@ static oar_status train_and_save(oar_group *g, void *arg)
     o.background = o.lazy = k->lazy;
     CHECK_OK(make_run(g, k, &r));
     CHECK_OK(train_to(&r, STOP));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, r.state, r.step, &o));
     CHECK_OK(train_to(&r, STOP + 2)); /* what is saved stays as it was */
     CHECK_OK(oar_checkpoint_wait(runs));
@@ -229,7 +199,7 @@ static oar_status load_and_compare(oar_group *g, void *arg)
     CHECK_OK(train_to(&whole, STEPS));
     CHECK_OK(make_run(g, &other, &resumed));
     CHECK_OK(train_to(&resumed, 1)); /* what is loaded replaces all of it */
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_load(runs, resumed.state, OAR_NEWEST, NULL));
     CHECK(resumed.step == STOP);
     CHECK_OK(train_to(&resumed, STEPS));
@@ -250,7 +220,7 @@ static oar_status move(oar_group *g, void *arg)
 
     other.seed = 77;
     CHECK_OK(make_run(g, &other, &r));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_newest(runs, &step));
     CHECK_OK(oar_checkpoint_load(runs, r.state, OAR_NEWEST, NULL));
     CHECK_OK(oar_checkpoint_save(runs, r.state, step + 1, NULL));
@@ -268,12 +238,6 @@ static void run_ranks(const char *backend, int ranks, oar_rank_fn fn,
                  oar_last_error_text());
 }
 
-static void empty_folder(void)
-{
-    remove_folder(NULL);
-    make_folder(NULL);
-}
-
 static void a_run_that_stops_and_goes_on_is_the_run_that_did_not(void **state)
 {
     static const char *const backend[] = { "sim", "native" };
@@ -288,7 +252,7 @@ static void a_run_that_stops_and_goes_on_is_the_run_that_did_not(void **state)
 
                 run_ranks(backend[b], 3, train_and_save, &k);
                 run_ranks(backend[b], 3, load_and_compare, &k);
-                empty_folder();
+                runs_folder_renew();
             }
 }
 
@@ -305,7 +269,7 @@ static void n_ranks_to_m_and_back_go_on_bitwise(void **state)
             run_ranks("sim", m, move, &other);
             run_ranks("sim", n, load_and_compare, &k);
         }
-        empty_folder();
+        runs_folder_renew();
     }
 }
 
@@ -313,17 +277,27 @@ static void fsdp_to_others_and_back_goes_on_bitwise(void **state)
 {
     static const struct {
         wrapping wrap;
+        oar_zero_stage stage;
         int ranks;
-    } stop[] = { { PLAIN, 1 }, { FSDP, 4 }, { DDP, 2 },
-                 { FSDP, 2 },  { ZERO, 3 }, { FSDP, 1 } };
-    spread_kind k = { .hold = OAR_HOLD_OWN };
+    } stop[] = {
+        { PLAIN, OAR_ZERO_STAGE_3, 1 }, { FSDP, OAR_ZERO_STAGE_3, 4 },
+        { DDP, OAR_ZERO_STAGE_3, 2 },   { FSDP, OAR_ZERO_STAGE_1, 2 },
+        { FSDP, OAR_ZERO_STAGE_2, 5 },  { FSDP, OAR_ZERO_STAGE_3, 1 }
+    };
 
-    run_ranks("sim", 3, train_and_save, &k);
-    for (size_t i = 0; i < sizeof stop / sizeof stop[0]; i++) {
-        spread_kind other = { .wrap = stop[i].wrap };
+    for (int stage = 0; stage <= 2; stage++) {
+        spread_kind k = { .hold = OAR_HOLD_OWN,
+                          .stage = (oar_zero_stage)stage };
 
-        run_ranks("sim", stop[i].ranks, move, &other);
+        run_ranks("sim", 3, train_and_save, &k);
+        for (size_t i = 0; i < sizeof stop / sizeof stop[0]; i++) {
+            spread_kind other = { .wrap = stop[i].wrap,
+                                  .stage = stop[i].stage };
+
+            run_ranks("sim", stop[i].ranks, move, &other);
+        }
         run_ranks("sim", 3, load_and_compare, &k);
+        runs_folder_renew();
     }
 }
 
@@ -337,7 +311,7 @@ static oar_status load_only_model(oar_group *g, void *arg)
 
     CHECK_OK(make_run(g, &k, &r));
     CHECK_OK(train_to(&r, 2));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, r.state, 2, NULL));
     k.seed = 99;
     CHECK_OK(make_run(g, &k, &fresh));
@@ -362,7 +336,7 @@ static void the_model_alone_is_loaded_and_published(void **state)
                               .stage = (oar_zero_stage)stage };
 
             run_ranks("sim", 3, load_only_model, &k);
-            empty_folder();
+            runs_folder_renew();
         }
 }
 
@@ -388,7 +362,7 @@ static oar_status save_buffers(oar_group *g, void *arg)
         CHECK_OK(oar_tensor_fill(oar_module_buffer(cnn, i), 10 * i + rank));
     CHECK_OK(oar_state_create(&state));
     CHECK_OK(oar_state_add_module(state, cnn, "net."));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state, 0, NULL));
     CHECK_OK(
         oar_cnn_create(OAR_OPTS(oar_cnn_opts, .image = 8, .seed = 9), &plain));
@@ -423,7 +397,7 @@ static void buffers_are_saved_as_rank_0_has_them(void **state)
         assert_int_equal(
             ranks_run("sim", hybrid ? 4 : 3, NULL, save_buffers, &hybrid),
             OAR_OK);
-        empty_folder();
+        runs_folder_renew();
     }
 }
 
@@ -474,7 +448,7 @@ static oar_status save_twins(oar_group *g, void *arg)
         CHECK_OK(oar_state_create(&state[i]));
         CHECK_OK(oar_state_add_module(state[i], net[i], "x."));
     }
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state[0], 1, NULL));
     CHECK_OK(oar_checkpoint_load(runs, state[1], 1, NULL));
     CHECK_OK(oar_checkpoint_load(runs, state[2], 1, NULL));
@@ -501,7 +475,7 @@ static void a_parameter_in_two_places_is_saved_once(void **state)
         for (int ranks = 1; ranks <= 3; ranks++) {
             assert_int_equal(ranks_run("sim", ranks, NULL, save_twins, &h),
                              OAR_OK);
-            empty_folder();
+            runs_folder_renew();
         }
 }
 
@@ -566,7 +540,7 @@ static void a_state_without_memory_leaves_nothing(void **state)
 }
 
 #define TEST(name) \
-    cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+    cmocka_unit_test_setup_teardown(name, runs_folder_make, runs_folder_remove)
 
 int main(void)
 {

@@ -346,6 +346,87 @@ static void clipping_counts_all_shards(void **state)
     ranks_all(3, clip, NULL);
 }
 
+enum { INS = 41, OUTS = 61 }; /* more than two pages */
+
+/* Says no on every rank, once. */
+static oar_status refuse_once(oar_optim *optim, void *arg)
+{
+    int *calls = arg;
+
+    return ++*calls == 1 ? OAR_E_DATA : OAR_OK;
+}
+
+/* Makes Adam over the shards; all ranks together have its state once. */
+static oar_status make_adam(oar_group *g, const oar_module *net,
+                            oar_optim **adam)
+{
+    double numbers = 0, own;
+    int count;
+    oar_tensor *const *shard = oar_fsdp_params(net, &count);
+
+    CHECK_OK(oar_adam_create_over(count, shard, NULL, adam));
+    for (int i = 0; i < count; i++) {
+        const oar_tensor *state = oar_optim_state(*adam, i, 0);
+
+        CHECK(oar_tensor_count(state) == oar_tensor_count(shard[i]));
+        numbers += (double)oar_tensor_count(state);
+    }
+    own = numbers;
+    CHECK_OK(oar_all_reduce(g, oar_span_of(&numbers, 1, OAR_F64), OAR_SUM, NULL,
+                            NULL));
+    CHECK(numbers == INS * OUTS + OUTS);
+    CHECK(own <= numbers / oar_group_size(g) + 2048); /* cut at pages */
+    return OAR_OK;
+}
+
+static oar_status refuse_a_step(oar_group *g, void *arg)
+{
+    float before[INS * OUTS], after[INS * OUTS];
+    int calls = 0;
+    oar_optim *adam;
+    oar_module *net;
+    oar_hook *hook;
+    oar_tape *tape;
+
+    CHECK_OK(oar_linear_create(INS, OUTS, 3, NULL, &net));
+    CHECK_OK(oar_fsdp_wrap(net, g, arg, &net));
+    CHECK_OK(make_adam(g, net, &adam));
+    CHECK_OK(oar_optim_on_step(adam, refuse_once, &calls, &hook));
+    CHECK_OK(oar_fsdp_read_param(net, "weight", OAR_F32, before));
+    CHECK_OK(oar_tape_create(&tape));
+    CHECK_OK(oar_backward(
+        tape, oar_sum(tape, oar_forward(tape, net,
+                                        oar_ones(tape, OAR_F32,
+                                                 OAR_SHAPE(ROWS, INS))))));
+    CHECK(oar_optim_step(adam) == OAR_E_DATA);
+    CHECK_OK(oar_fsdp_read_param(net, "weight", OAR_F32, after));
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    CHECK_OK(oar_barrier(g, NULL, NULL)); /* all ranks have looked */
+    CHECK_OK(oar_optim_step(adam));
+    CHECK(calls == 2 && oar_optim_steps(adam) == 1);
+    CHECK_OK(oar_shards_publish(oar_fsdp_shards(net))); /* after the look */
+    CHECK_OK(oar_fsdp_read_param(net, "weight", OAR_F32, after));
+    for (int i = 0; i < INS * OUTS; i++) /* one step, as the gradients agree */
+        CHECK(fabsf(before[i] - after[i] - 1e-3f) < 1e-6f);
+    oar_tape_destroy(tape);
+    oar_hook_remove(hook);
+    oar_optim_destroy(adam);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static void a_step_that_a_hook_refuses_changes_nothing(void **state)
+{
+    for (int h = OAR_HOLD_MAPPED; h <= OAR_HOLD_OWN; h++)
+        for (int stage = 0; stage <= 2; stage++) {
+            oar_fsdp_opts o = small_units((oar_hold)h);
+
+            o.stage = (oar_zero_stage)stage;
+            assert_int_equal(ranks_run("native", 3, NULL, refuse_a_step, &o),
+                             OAR_OK);
+        }
+}
+
 /* ---- what is refused ----------------------------------------------------- */
 
 static oar_status misuse(oar_group *g, void *arg)
@@ -491,6 +572,7 @@ int main(void)
         cmocka_unit_test(one_rank_may_evaluate_alone),
         cmocka_unit_test(backward_in_halves_leaves_the_same),
         cmocka_unit_test(clipping_counts_all_shards),
+        cmocka_unit_test(a_step_that_a_hook_refuses_changes_nothing),
         cmocka_unit_test(wrong_use_is_refused),
         cmocka_unit_test(a_failure_on_one_rank_ends_the_pass_on_all),
         cmocka_unit_test(a_rank_that_cannot_wrap_is_named_to_the_others),

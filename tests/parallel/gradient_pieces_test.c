@@ -112,14 +112,10 @@ static oar_status whole_buckets(oar_group *g, void *arg)
     CHECK_OK(oar_reducer_create(g, 1, &array, &o, &r));
     CHECK(r->buckets == 1 && r->bucket[0].pieces == 1);
     oar_reducer_destroy(r);
-    o.hook = NULL;
-    CHECK_OK(oari_reducer_make(g, 1, &array, &o, 1, &r));
-    CHECK(r->buckets == 1 && r->bucket[0].pieces == 1);
-    oar_reducer_destroy(r);
     return OAR_OK;
 }
 
-static void hooks_slices_and_canonical_bits_want_whole_buckets(void **state)
+static void hooks_and_canonical_bits_want_whole_buckets(void **state)
 {
     ranks_all(2, whole_buckets, NULL);
 }
@@ -453,7 +449,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_cover_a_large_bucket_on_lines),
-        cmocka_unit_test(hooks_slices_and_canonical_bits_want_whole_buckets),
+        cmocka_unit_test(hooks_and_canonical_bits_want_whole_buckets),
         cmocka_unit_test(a_half_is_reduced_before_the_other_is_written),
         cmocka_unit_test(ranks_that_announce_parts_match_ranks_that_do_not),
         cmocka_unit_test(the_last_piece_waits_for_the_flags),

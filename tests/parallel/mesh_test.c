@@ -125,6 +125,67 @@ static void rows_may_be_spread_over_hosts(void **state)
     test_job_end(&job);
 }
 
+/* The hosts of a job's ranks, a letter for each. */
+static oar_status check_hosts(oar_group *world, const char *host)
+{
+    int rank = oar_group_rank(world), lower = 0;
+    oar_mesh *mesh = NULL;
+
+    if (oar_group_size(world) % 2 != 0) {
+        oar_status status = oar_mesh_create_by_host(world, NULL, &mesh);
+        return status == OAR_E_WORLD && mesh == NULL &&
+                       strstr(oar_last_error()->text, "the host of rank") !=
+                           NULL
+                   ? OAR_OK
+                   : OAR_E_DATA;
+    }
+    if (oar_mesh_create_by_host(world, NULL, &mesh) != OAR_OK)
+        return oar_last_error()->status;
+    for (int r = 0; r < rank; r++)
+        lower += host[r] == host[rank];
+    if (oar_mesh_size(mesh, 0) != 2 || oar_mesh_dim(mesh, "local") != 1 ||
+        oar_mesh_rank(mesh) !=
+            (host[rank] == host[0] ? 0 : 1) * oar_mesh_size(mesh, 1) + lower)
+        return OAR_E_DATA;
+    for (int r = 0; r < oar_mesh_size(mesh, 1); r++)
+        if (oar_group_host(oar_mesh_group(mesh, 1), r) != 0)
+            return OAR_E_DATA;
+    for (int r = 0; r < 2; r++)
+        if (oar_group_host(oar_mesh_group(mesh, 0), r) != r)
+            return OAR_E_DATA;
+    oar_mesh_release(mesh);
+    return OAR_OK;
+}
+
+static int arranged_by_host(test_job *c, int rank, void *arg)
+{
+    const char *host = arg;
+    oar_group_opts o = oar_group_opts_init();
+    oar_group *world;
+
+    o.backend = "native";
+    setenv("OARSONG_HOST_ID", host[rank] == 'a' ? "one" : "two", 1);
+    RANK_OK(test_job_join(c, rank, &o, &world));
+    RANK_OK(check_hosts(world, host));
+    oar_group_destroy(world);
+    return 0;
+}
+
+static void a_mesh_by_host_has_a_row_for_each_host(void **state)
+{
+    static char *hosts[] = { "aabb", "ababab", "baab", "aab" };
+
+    for (int i = 0; i < 4; i++) {
+        test_job job;
+
+        test_job_start(&job, (int)strlen(hosts[i]), arranged_by_host, hosts[i],
+                       hosts[i]);
+        for (int r = 0; r < (int)strlen(hosts[i]); r++)
+            test_job_expect(&job, r, 0);
+        test_job_end(&job);
+    }
+}
+
 static void rows_of_one_and_of_all_are_groups_like_others(void **state)
 {
     static mesh_sizes one[] = { { 1, { 1 } }, { 4, { 1, 1, 1, -1 } } };
@@ -441,6 +502,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_along_a_dim_are_over_its_row),
         cmocka_unit_test(rows_may_be_spread_over_hosts),
+        cmocka_unit_test(a_mesh_by_host_has_a_row_for_each_host),
         cmocka_unit_test(rows_of_one_and_of_all_are_groups_like_others),
         cmocka_unit_test(dims_with_the_same_rows_have_one_group),
         cmocka_unit_test(slices_share_groups_and_outlive_their_mesh),

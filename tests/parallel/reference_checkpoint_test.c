@@ -15,22 +15,7 @@
 #include "parallel/checkpoint/generation_index.h"
 #include "support/last_error.h"
 #include "support/leak_check.h"
-
-static char folder[FOLDER_PATH], path[FOLDER_PATH + 8];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    folder_make(folder);
-    snprintf(path, sizeof path, "%s/runs", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return folder_remove(folder);
-}
+#include "support/runs_folder.h"
 
 static const oar_checkpoint_opts quick = { .size = sizeof quick,
                                            .no_sync = 1,
@@ -112,7 +97,7 @@ static oar_status save_cut(oar_group *g, void *arg)
 
     CHECK_OK(oar_state_create(&state));
     CHECK_OK(add_part(g, arg, 1, state, part, &count));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state, 1, NULL));
     oar_checkpoint_close(runs);
     oar_state_destroy(state);
@@ -129,7 +114,7 @@ static oar_status load_cut(oar_group *g, void *arg)
 
     CHECK_OK(oar_state_create(&state));
     CHECK_OK(add_part(g, c, 0, state, part, &count));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_load(runs, state, OAR_NEWEST, NULL));
     for (int64_t i = 0; i < count; i++)
         CHECK(part[i] == c->want[oar_group_rank(g)][i]);
@@ -147,8 +132,7 @@ static void each_rank_has_its_part_again(void **state)
         if (ranks_run("sim", c.save, NULL, save_cut, &c) != OAR_OK ||
             ranks_run("sim", c.load, NULL, load_cut, &c) != OAR_OK)
             fail_msg("%s: %s", c.name, oar_last_error_text());
-        remove_folder(NULL);
-        make_folder(NULL);
+        runs_folder_renew();
     }
 }
 
@@ -167,7 +151,7 @@ static oar_status save_and_load_two(oar_group *g, void *arg)
     CHECK_OK(oar_state_add_span(state, "model", "bias",
                                 oar_span_of(bias, 2, OAR_F32), OAR_SHAPE(2),
                                 NULL));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state, 7, NULL));
     CHECK_OK(oar_checkpoint_read_stats(runs, &stats));
     CHECK(stats.step == 7 && stats.all_bytes == 24 && stats.bytes <= 24 &&
@@ -190,8 +174,7 @@ static void one_rank_loads_what_it_saved(void **state)
     (void)state;
     assert_int_equal(ranks_run("sim", 1, NULL, save_and_load_two, NULL),
                      OAR_OK);
-    remove_folder(NULL);
-    make_folder(NULL);
+    runs_folder_renew();
     assert_int_equal(save_and_load_two(NULL, NULL), OAR_OK); /* no group */
 }
 
@@ -298,7 +281,7 @@ static oar_status save_own(oar_group *g, void *arg)
             oar_span_of(number[i], (size_t)count_of(p->shape), OAR_F32),
             p->shape, &place));
     }
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state, 1, NULL));
     oar_checkpoint_close(runs);
     oar_state_destroy(state);
@@ -320,7 +303,7 @@ static void load_own(const own_case *c)
         OK(oar_state_add_span(state, "model", c->second,
                               oar_span_of(second, 6, OAR_F32), OAR_SHAPE(6),
                               NULL));
-    OK(oar_checkpoint_open(NULL, path, &quick, &runs));
+    OK(oar_checkpoint_open(NULL, runs_path, &quick, &runs));
     OK(oar_checkpoint_load(runs, state, OAR_NEWEST, NULL));
     assert_memory_equal(number, c->want, (size_t)c->count * sizeof number[0]);
     if (c->second != NULL)
@@ -339,8 +322,7 @@ static void parts_of_any_size_are_joined(void **state)
         print_message("%s\n", c.what);
         assert_int_equal(ranks_run("sim", ranks, NULL, save_own, &c), OAR_OK);
         load_own(&c);
-        remove_folder(NULL);
-        make_folder(NULL);
+        runs_folder_renew();
     }
 }
 
@@ -403,8 +385,8 @@ static void slices_of_a_file(void **state)
     (void)state;
     tensor[1] = oar_reshape(NULL, twelve, OAR_SHAPE(4, 3));
     tensor[2] = oar_reshape(NULL, eight, OAR_SHAPE(2, 4));
-    OK(oar_safetensors_save(path, 3, name, tensor, 0, NULL));
-    OK(oar_safetensors_open(path, NULL, &file));
+    OK(oar_safetensors_save(runs_path, 3, name, tensor, 0, NULL));
+    OK(oar_safetensors_open(runs_path, NULL, &file));
     slice_is(file, "line", 0, 0, OAR_SHAPE(2), (float[]){ 1, 2 });
     slice_is(file, "line", 2, 0, OAR_SHAPE(3), (float[]){ 3, 4, 5 });
     slice_is(file, "rows", 1, 0, OAR_SHAPE(2, 3),
@@ -427,7 +409,7 @@ static char *read_text(int step, const char *name, size_t *bytes)
     long size;
     char *text;
 
-    snprintf(full, sizeof full, "%s/step-%012d/%s", path, step, name);
+    snprintf(full, sizeof full, "%s/step-%012d/%s", runs_path, step, name);
     file = fopen(full, "rb");
     assert_non_null(file);
     fseek(file, 0, SEEK_END);
@@ -462,7 +444,7 @@ static oar_status save_large(oar_group *g, void *arg)
                                oar_group_size(g), &place, &part));
     CHECK_OK(oar_state_add_span(state, "model", "bias",
                                 oar_span_of(bias, 64, OAR_F32), part, &place));
-    CHECK_OK(oar_checkpoint_open(g, path, &quick, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &quick, &runs));
     CHECK_OK(oar_checkpoint_save(runs, state, *(int *)arg, NULL));
     oar_checkpoint_close(runs);
     oar_state_destroy(state);
@@ -573,7 +555,7 @@ static void no_file_of_a_larger_world_is_read(void **state)
         OK(oar_state_add_span(s, "model", "weight",
                               oar_span_of(part, 8, OAR_F32), OAR_SHAPE(8),
                               NULL));
-        OK(oar_checkpoint_open(NULL, path, &quick, &runs));
+        OK(oar_checkpoint_open(NULL, runs_path, &quick, &runs));
         OK(oar_checkpoint_save(runs, s, 2, NULL));
         memset(part, 0, sizeof part);
         OK(oar_checkpoint_load(runs, s, OAR_NEWEST, NULL));
@@ -583,7 +565,7 @@ static void no_file_of_a_larger_world_is_read(void **state)
         oar_checkpoint_close(runs);
         oar_state_destroy(s);
     }
-    OK(oar_generations(path, &count, &list));
+    OK(oar_generations(runs_path, &count, &list));
     assert_int_equal(count, 2);
     assert_int_equal(list[0].ranks, 4);
     assert_int_equal(list[1].ranks, 1);
@@ -624,7 +606,7 @@ static oar_status load_own_rows(oar_group *g, void *arg)
         state, "model", "weight",
         oar_span_of(part, (size_t)(shape.dim[0] * 512), OAR_F32), shape,
         &place));
-    CHECK_OK(oar_checkpoint_open(g, path, &opts, &runs));
+    CHECK_OK(oar_checkpoint_open(g, runs_path, &opts, &runs));
     before_read = bytes_read();
     CHECK_OK(oar_checkpoint_load(
         runs, state, OAR_NEWEST,
@@ -670,7 +652,7 @@ static void a_load_does_not_hold_the_files(void **state)
     OK(oar_state_add_span(s, "model", "weight",
                           oar_span_of(part, BYTES / 4, OAR_F32),
                           OAR_SHAPE(BYTES / 4), NULL));
-    OK(oar_checkpoint_open(NULL, path, &quick, &runs));
+    OK(oar_checkpoint_open(NULL, runs_path, &quick, &runs));
     assert_int_equal(getrusage(RUSAGE_SELF, &before), 0);
     OK(oar_checkpoint_save(runs, s, 1, NULL));
     memset(part, 0, BYTES);
@@ -701,7 +683,7 @@ static void a_view_is_saved_and_loaded(void **state)
     OK(oar_state_add_tensor(s, "model", "turned", turned, NULL));
     OK(oar_state_add_tensor(s, "model", "half", half, NULL));
     OK(oar_state_add_tensor(s, "own", "number", number, NULL));
-    OK(oar_checkpoint_open(NULL, path, &quick, &runs));
+    OK(oar_checkpoint_open(NULL, runs_path, &quick, &runs));
     OK(oar_checkpoint_save(runs, s, 1, NULL));
     memset(oar_tensor_data(all), 0, 12 * sizeof(float));
     memset(oar_tensor_data(half), 0, 6);
@@ -735,14 +717,14 @@ static void nothing_to_load_and_nothing_to_save(void **state)
 
     (void)state;
     OK(oar_state_create(&empty));
-    assert_fails_with(oar_checkpoint_open(NULL, path, &read_only, &runs),
-                      OAR_E_NOT_FOUND, path);
-    OK(oar_checkpoint_open(NULL, path, &quick, &runs));
+    assert_fails_with(oar_checkpoint_open(NULL, runs_path, &read_only, &runs),
+                      OAR_E_NOT_FOUND, runs_path);
+    OK(oar_checkpoint_open(NULL, runs_path, &quick, &runs));
     assert_fails_with(oar_checkpoint_load(runs, empty, OAR_NEWEST, NULL),
                       OAR_E_NOT_FOUND, "has no generation");
     OK(oar_checkpoint_save(runs, empty, 1, NULL));
     OK(oar_checkpoint_load(runs, empty, OAR_NEWEST, NULL));
-    snprintf(index, sizeof index, "%s/step-000000000001/index.json", path);
+    snprintf(index, sizeof index, "%s/step-000000000001/index.json", runs_path);
     file = fopen(index, "w");
     assert_non_null(file);
     fputs("{\"num_ranks\": 2, \"tensor_specs\": ", file);
@@ -777,19 +759,18 @@ static void equal_parts_are_one_whole(void **state)
             s, "model", "weight",
             oar_span_of(number, (size_t)rows[i].total, OAR_F32),
             OAR_SHAPE(rows[i].total), NULL));
-        OK(oar_checkpoint_open(NULL, path, &quick, &runs));
+        OK(oar_checkpoint_open(NULL, runs_path, &quick, &runs));
         OK(oar_checkpoint_load(runs, s, OAR_NEWEST, NULL));
         for (int k = 0; k < rows[i].total; k++)
             assert_true(number[k] == (float)(k + 1));
         oar_checkpoint_close(runs);
         oar_state_destroy(s);
-        remove_folder(NULL);
-        make_folder(NULL);
+        runs_folder_renew();
     }
 }
 
 #define TEST(name) \
-    cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+    cmocka_unit_test_setup_teardown(name, runs_folder_make, runs_folder_remove)
 
 int main(void)
 {

@@ -472,7 +472,7 @@ static void a_pool_lends_larger_storages_only_while_it_should(void **state)
     oari_tensor_drop(&pool, t);
     small = take(&pool, 1536);
     assert_ptr_not_equal(small->storage, large);
-    pool.lends = 1;
+    pool.lends = OARI_LENDS_LARGE;
     t = take(&pool, 1536);
     assert_ptr_equal(t->storage, large);
     oari_tensor_drop(&pool, t);

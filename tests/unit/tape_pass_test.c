@@ -603,6 +603,56 @@ static void between_the_halves_only_what_weights_need_is_held(void **state)
     oar_tensor_release(y);
 }
 
+/* Returns the most bytes that three steps of a GPT keep on a tape. */
+static uint64_t most_bytes(oar_module *net, int halves)
+{
+    oar_tensor *x = oar_uniform(NULL, OAR_I64, OAR_SHAPE(4, 64), 1, 0, 65);
+    oar_tensor *y = oar_uniform(NULL, OAR_I64, OAR_SHAPE(4 * 64), 2, 0, 65);
+    uint64_t before = memory_now().live_bytes, most = 0;
+    oar_tape *tape = new_tape();
+
+    for (int step = 0; step < 3; step++) {
+        oar_tensor *loss =
+            oar_cross_entropy(tape, oar_forward(tape, net, x), y);
+
+        if (halves) {
+            OK(oar_backward_inputs(tape, 1, &loss, NULL));
+            OK(oar_backward_weights(tape));
+        } else {
+            OK(oar_backward(tape, loss));
+        }
+        if (memory_now().live_bytes - before > most) /* the tape keeps it all */
+            most = memory_now().live_bytes - before;
+        oar_tape_reset(tape);
+    }
+    oar_tape_destroy(tape);
+    oar_tensor_release(x);
+    oar_tensor_release(y);
+    return most;
+}
+
+/* A whole pass computes much again, which the weights half cannot. */
+static void halves_take_at_most_2_2_times_the_memory(void **state)
+{
+    oar_gpt_opts o = oar_gpt_opts_init();
+    uint64_t whole, halves;
+    oar_module *net;
+
+    o.vocabulary = 65;
+    o.context = 64;
+    o.width = 128;
+    o.layers = 4;
+    o.heads = 4;
+    OK(oar_gpt_create(&o, &net));
+    most_bytes(net, 0); /* gradients are there from now on */
+    whole = most_bytes(net, 0);
+    halves = most_bytes(net, 1);
+    if (halves > whole * 22 / 10)
+        fail_msg("%llu bytes in halves, %llu as a whole",
+                 (unsigned long long)halves, (unsigned long long)whole);
+    oar_module_release(net);
+}
+
 /* A result that the inputs half has passed is given back with that half. */
 static void the_inputs_half_gives_results_back(void **state)
 {
@@ -689,6 +739,7 @@ int main(void)
         cmocka_unit_test(the_first_layer_may_be_a_norm_whose_weight_is_away),
         cmocka_unit_test(a_leaf_that_its_gradient_reads_must_be_there),
         cmocka_unit_test(between_the_halves_only_what_weights_need_is_held),
+        cmocka_unit_test(halves_take_at_most_2_2_times_the_memory),
         cmocka_unit_test(the_inputs_half_gives_results_back),
         cmocka_unit_test(no_failed_allocation_leaks_or_is_untold),
     };

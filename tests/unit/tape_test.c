@@ -670,6 +670,24 @@ static void gradients_made_at_once_are_made_once_in_halves_too(void **state)
     }
 }
 
+/* A stage of a pipeline whose parameters are all frozen. */
+static void the_weights_half_may_have_nothing_to_do(void **state)
+{
+    oar_tape *tape = new_tape();
+    oar_tensor *x = oar_uniform(NULL, OAR_F32, OAR_SHAPE(5, 7), 3, -1, 1);
+    oar_tensor *w = oar_uniform(NULL, OAR_F32, OAR_SHAPE(3, 7), 4, -1, 1);
+    oar_tensor *in = oar_tape_input(tape, x);
+    oar_tensor *y = oar_linear(tape, in, w, NULL);
+
+    OK(oar_backward_inputs(tape, 1, &y, NULL));
+    assert_non_null(oar_tensor_grad(in));
+    OK(oar_backward_weights(tape));
+    assert_null(oar_tensor_grad(w));
+    oar_tape_destroy(tape);
+    oar_tensor_release(w);
+    oar_tensor_release(x);
+}
+
 static void hooks_of_weights_run_in_the_weights_half(void **state)
 {
     oar_tape *tape = new_tape();
@@ -1031,6 +1049,7 @@ int main(void)
         cmocka_unit_test(several_roots_and_seeds_add_up),
         cmocka_unit_test(the_two_halves_leave_bitwise_what_the_whole_leaves),
         cmocka_unit_test(gradients_made_at_once_are_made_once_in_halves_too),
+        cmocka_unit_test(the_weights_half_may_have_nothing_to_do),
         cmocka_unit_test(hooks_of_weights_run_in_the_weights_half),
         cmocka_unit_test(parts_of_a_gradient_are_announced_once_they_are_final),
         cmocka_unit_test(only_the_first_hook_is_called_for_parts),

@@ -267,22 +267,26 @@ static oar_status measure_parts(const oari_ckpt_part_list *list,
     return OAR_OK;
 }
 
+void oari_ckpt_copy_names(oari_ckpt_tensor *tensor, const char **section,
+                          char **at)
+{
+    if (*section == NULL || strcmp(*section, tensor->section) != 0) {
+        *section = *at;
+        *at = stpcpy(*at, tensor->section) + 1;
+    }
+    tensor->section = *section;
+    tensor->name = strcpy(*at, tensor->name);
+    *at += strlen(*at) + 1;
+}
+
 /* Makes the texts of a sorted list its own. */
 static void copy_texts(oari_ckpt_part_list *list)
 {
     const char *section = NULL;
     char *at = list->text;
 
-    for (int64_t i = 0; i < list->part.count; i++) {
-        oari_ckpt_tensor *t = &list->part.data[i].tensor;
-        if (section == NULL || strcmp(section, t->section) != 0) {
-            section = at;
-            at = stpcpy(at, t->section) + 1;
-        }
-        t->section = section;
-        t->name = strcpy(at, t->name);
-        at += strlen(at) + 1;
-    }
+    for (int64_t i = 0; i < list->part.count; i++)
+        oari_ckpt_copy_names(&list->part.data[i].tensor, &section, &at);
 }
 
 oar_status oari_ckpt_part_list_seal(oari_ckpt_part_list *list)

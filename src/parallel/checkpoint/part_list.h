@@ -41,6 +41,12 @@ typedef struct oari_ckpt_tensor {
 int oari_ckpt_name_compare(const oari_ckpt_tensor *a,
                            const oari_ckpt_tensor *b);
 
+/* Copies the texts of a tensor to *at, which moves on. *section is the copy
+ * that the tensor before has, NULL at first: one of the same section shares it.
+ */
+void oari_ckpt_copy_names(oari_ckpt_tensor *tensor, const char **section,
+                          char **at);
+
 /* "model/tok.weight" in quotes, for error sentences; a long name is cut short
  * and ends in "...". */
 oari_ckpt_string oari_ckpt_name_text(const oari_ckpt_tensor *tensor);

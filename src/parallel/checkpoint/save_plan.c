@@ -290,16 +290,8 @@ static oar_status copy_names(oari_ckpt_save_plan *plan)
     at = plan->text = oari_alloc(bytes, 1);
     if (at == NULL)
         return OAR_E_NOMEM;
-    for (int64_t i = 0; i < plan->tensor.count; i++) {
-        oari_ckpt_tensor *t = &plan->tensor.data[i].is;
-        if (section == NULL || strcmp(section, t->section) != 0) {
-            section = at;
-            at = stpcpy(at, t->section) + 1;
-        }
-        t->section = section;
-        t->name = strcpy(at, t->name);
-        at += strlen(at) + 1;
-    }
+    for (int64_t i = 0; i < plan->tensor.count; i++)
+        oari_ckpt_copy_names(&plan->tensor.data[i].is, &section, &at);
     return OAR_OK;
 }
 

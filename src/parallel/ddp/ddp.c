@@ -160,7 +160,6 @@ static oar_status agree_on_options(const oar_module *wrapped, oar_group *group,
                o->check_every > 0 ? (uint64_t)o->check_every : 0);
     add_option(text, "no check", o->check_every < 0);
     add_option(text, "broadcast_buffers", o->broadcast_buffers != 0);
-    add_option(text, "sharded", o->sharded != 0);
     add_option(text, "canonical", o->canonical != 0);
     return oari_agree_on_model(wrapped, text[0] != 0 ? text : "none", group);
 }
@@ -187,9 +186,6 @@ static oar_status build_wrapper(oar_module *inner, oar_group *group,
     d->opts = *o;
     d->weight = 1;
     OARI_TRY(oar_module_add_child(wrapped, "module", inner));
-    if (o->sharded && o->hook != NULL)
-        return oari_fail(OAR_E_UNSUPPORTED, "ddp: sharded gradients are "
-                                            "reduced without hooks");
     OARI_TRY(agree_on_options(wrapped, group, o));
     if (!o->no_broadcast)
         OARI_TRY(oari_broadcast_state(wrapped, group));

@@ -281,14 +281,13 @@ static oar_status make_reducer(oari_ddp *d, const char *const *name)
                                oar_tensor_dtype(d->slot[i].param));
     o.bucket_bytes = d->opts.bucket_bytes;
     o.first_bucket_bytes = d->opts.first_bucket_bytes;
-    o.reorder = !d->opts.keep_order && !d->opts.sharded;
+    o.reorder = !d->opts.keep_order;
     o.weighted = d->opts.weighted;
     o.static_graph = d->opts.static_graph;
     o.canonical = d->opts.canonical;
     o.hook = d->opts.hook;
     o.names = name;
-    status = oari_reducer_make(d->group, d->slots, array, &o, d->opts.sharded,
-                               &d->reducer);
+    status = oari_reducer_make(d->group, d->slots, array, &o, &d->reducer);
     oari_free(array);
     if (status == OAR_OK)
         d->reducer->owner =

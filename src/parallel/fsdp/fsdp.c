@@ -64,6 +64,7 @@ static void fsdp_destroy(void *self)
     oari_free(d->grads);
     oari_free(d->clip);
     oari_free(d->has_input);
+    oari_kept_free(d->kept);
     oar_shards_destroy(d->shards);
     oari_fsdp_forget_units(d);
 }
@@ -195,7 +196,26 @@ static void drop_lists(array_lists *l)
     oari_free(l->unit_name);
 }
 
-static oar_status make_lists(oari_fsdp *d, array_lists *l)
+/* Gives the numbers of a parameter; none: of a lazy one, or where old shards
+ * are apart from whole arrays. */
+static oar_span span_of_param(const oari_fsdp_param *p, const oar_shards *old)
+{
+    size_t count = (size_t)oar_tensor_count(p->tensor);
+    const void *data = NULL;
+
+    if (old == NULL) {
+        if (!oar_tensor_is_lazy(p->tensor))
+            data = oar_tensor_const_data(p->tensor);
+        return oar_span_of_const(data, count, oar_tensor_dtype(p->tensor));
+    }
+    if (!old->apart)
+        data = oar_shards_array(old, p->array).data;
+    return oar_span_of_const(data, count,
+                             old->flat[old->array[p->array].flat].dtype);
+}
+
+static oar_status make_lists(const oari_fsdp *d, const oar_shards *old,
+                             array_lists *l)
 {
     size_t n = (size_t)d->params + 1;
 
@@ -208,17 +228,12 @@ static oar_status make_lists(oari_fsdp *d, array_lists *l)
         l->name == NULL || l->unit_name == NULL)
         return OAR_E_NOMEM;
     for (int i = 0; i < d->params; i++) {
-        oari_fsdp_param *p = &d->param[i];
-        const void *data = oar_tensor_is_lazy(p->tensor)
-                               ? NULL
-                               : oar_tensor_const_data(p->tensor);
+        const oari_fsdp_param *p = &d->param[i];
 
-        p->array = i;
-        l->array[i] =
-            oar_span_of_const(data, (size_t)oar_tensor_count(p->tensor),
-                              oar_tensor_dtype(p->tensor));
+        l->array[i] = span_of_param(p, old);
         l->unit[i] = d->unit[p->unit].index;
-        l->frozen[i] = !oar_tensor_requires_grad(p->tensor);
+        l->frozen[i] = old != NULL ? old->flat[old->array[i].flat].frozen != 0
+                                   : !oar_tensor_requires_grad(p->tensor);
         l->name[i] = p->name;
     }
     for (int u = 0; u < d->units; u++)
@@ -249,22 +264,24 @@ static oar_status make_lazy_shards(oari_fsdp *d)
     return any ? oar_shards_publish(d->shards) : OAR_OK;
 }
 
-static oar_status make_shards(oari_fsdp *d)
+oar_status oari_fsdp_make_shards(const oari_fsdp *d, oar_group *group,
+                                 const oar_shards *old, oar_shards **shards)
 {
     oar_shards_opts o = oar_shards_opts_init();
     array_lists l = { 0 };
-    oar_status status = make_lists(d, &l);
+    oar_status status = oari_agree_on_status(group, make_lists(d, old, &l),
+                                             "fsdp: the list of parameters");
     int lazy = 1;
 
     for (int i = 0; i < d->params; i++)
         lazy &= oar_tensor_is_lazy(d->param[i].tensor);
     o.stage = d->opts.stage;
-    o.hold = d->opts.hold;
+    o.hold = old != NULL ? oar_shards_hold(old) : d->opts.hold;
     o.prefetch = d->opts.prefetch;
     o.replicas = d->opts.replicas;
     o.weighted = d->opts.weighted;
     o.canonical = d->opts.canonical;
-    o.no_scatter = d->opts.no_scatter || lazy;
+    o.no_scatter = d->opts.no_scatter || lazy || old != NULL;
     o.mixed = d->opts.mixed;
     o.whole_dtype = d->opts.param_dtype;
     o.reduce_dtype = d->opts.reduce_dtype;
@@ -272,11 +289,10 @@ static oar_status make_shards(oari_fsdp *d)
     o.names = l.name;
     o.unit_names = l.unit_name;
     if (status == OAR_OK)
-        status = oar_shards_create(d->group, d->params, l.array, l.unit, &o,
-                                   &d->shards);
+        status =
+            oar_shards_create(group, d->params, l.array, l.unit, &o, shards);
     drop_lists(&l);
-    OARI_TRY(status);
-    return make_lazy_shards(d);
+    return status;
 }
 
 /* Makes the storages of a flat, without memory unless it is always there. */
@@ -320,23 +336,31 @@ static oar_status move_param(oari_fsdp *d, const oari_fsdp_param *p)
     return status;
 }
 
+oar_status oari_fsdp_list_clipped(const oar_shards *shards,
+                                  oar_clip_part **clip)
+{
+    int count;
+    oar_tensor *const *tensor = oar_shards_tensors(shards, &count);
+    oar_clip_part *list = oari_alloc((size_t)count + 1, sizeof *list);
+
+    if (list == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < count; i++)
+        list[i] = (oar_clip_part){ .param = tensor[i], .cut = 1 };
+    *clip = list;
+    return OAR_OK;
+}
+
 static oar_status move_params(oari_fsdp *d)
 {
     size_t flats = (size_t)d->shards->flats + 1;
-    int count;
 
     d->flat = oari_alloc(flats, sizeof(oar_storage *));
     d->grads = oari_alloc(flats, sizeof(oar_storage *));
-    oar_shards_tensors(d->shards, &count);
-    d->clip = oari_alloc((size_t)count + 1, sizeof *d->clip);
     d->has_input = oari_alloc((size_t)oar_group_size(d->group), 1);
-    if (d->flat == NULL || d->grads == NULL || d->clip == NULL ||
-        d->has_input == NULL)
+    if (d->flat == NULL || d->grads == NULL || d->has_input == NULL)
         return OAR_E_NOMEM;
-    for (int i = 0; i < count; i++)
-        d->clip[i] =
-            (oar_clip_part){ .param = oar_shards_tensors(d->shards, &count)[i],
-                             .cut = 1 };
+    OARI_TRY(oari_fsdp_list_clipped(d->shards, &d->clip));
     for (int u = 0; u < d->units; u++) {
         const oari_shard_unit *unit = &d->shards->unit[d->unit[u].index];
         for (int k = 0; !d->unit[u].joined && k < unit->flats; k++)
@@ -386,7 +410,8 @@ static oar_status build_wrapper(oar_module *inner, oar_module *wrapped)
     OARI_TRY(oari_agree_on_status(d->group, status, "fsdp_wrap"));
     OARI_TRY(agree_on_options(d, wrapped));
     OARI_TRY(broadcast_buffers(d, inner));
-    OARI_TRY(make_shards(d));
+    OARI_TRY(oari_fsdp_make_shards(d, d->group, NULL, &d->shards));
+    OARI_TRY(make_lazy_shards(d));
     d->opts.units = d->opts.ignored = NULL; /* the caller's */
     status = move_params(d);
     if (status == OAR_OK)

@@ -111,12 +111,12 @@ static oar_status take_part(oari_fsdp *d, int leader)
 
 /* ---- all ranks ----------------------------------------------------------- */
 
-static int has_sync_layers(const oar_module *module)
+int oari_fsdp_has_sync_layers(const oar_module *module)
 {
     int any = oari_sync_layer_of(module) != NULL;
 
     for (int i = 0; i < oar_module_children(module) && !any; i++)
-        any = has_sync_layers(oar_module_child(module, i));
+        any = oari_fsdp_has_sync_layers(oar_module_child(module, i));
     return any;
 }
 
@@ -127,7 +127,7 @@ static oar_status check_join(oari_fsdp *d, const int *active)
                          active == NULL ? "a place for the answer"
                                         : "weighted in the options");
     OARI_TRY(oari_shards_check(d->shards, "fsdp_join"));
-    if (has_sync_layers(d->unit[0].module))
+    if (oari_fsdp_has_sync_layers(d->unit[0].module))
         return oari_fail(OAR_E_UNSUPPORTED,
                          "fsdp_join of a model with synchronised batch norms");
     if (d->joined) { /* the others must not wait for that pass */

@@ -187,8 +187,11 @@ static int is_recording(oar_tape *tape)
 
 oar_status oari_fsdp_publish(oari_fsdp *d)
 {
-    if (d->changed)
-        OARI_TRY(oar_shards_publish(d->shards));
+    if (!d->changed)
+        return OAR_OK;
+    oari_kept_note_change(d);
+    OARI_TRY(oar_shards_publish(d->shards));
+    oari_kept_end_change(d);
     d->changed = 0;
     return OAR_OK;
 }

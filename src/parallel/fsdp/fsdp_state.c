@@ -50,6 +50,7 @@ int oari_fsdp_array_of_shard(const oari_fsdp *d, const oar_tensor *shard)
 void oari_fsdp_changed(oari_fsdp *d)
 {
     d->changed = 1;
+    oari_kept_begin_change(d);
 }
 
 /* ---- one parameter ------------------------------------------------------- */

@@ -324,8 +324,10 @@ static oar_status explain_absences(oari_fsdp *d)
         if (unit->absent == NULL)
             return OAR_E_NOMEM;
     }
-    for (int i = 0; i < d->params; i++)
+    for (int i = 0; i < d->params; i++) {
         d->param[i].fsdp = d;
+        d->param[i].array = i;
+    }
     return OAR_OK;
 }
 

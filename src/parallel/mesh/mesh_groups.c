@@ -234,6 +234,65 @@ oar_status oar_mesh_create_at(const char *file, int line, oar_group *group,
                        "mesh_create", made, mesh);
 }
 
+/* Gives how many hosts there are, and the place of a rank when ranks are
+ * counted host by host. */
+static oar_status count_hosts(const oar_group *group, int rank, int *hosts,
+                              int *place)
+{
+    int size = oar_group_size(group), last = 0, local;
+
+    for (int r = 0; r < size; r++)
+        if (oar_group_host(group, r) > last)
+            last = oar_group_host(group, r);
+    local = (size + last) / (last + 1); /* rounded up: one host has as many */
+    for (int h = 0; h <= last; h++) {
+        int here = 0, lowest = -1;
+
+        for (int r = size - 1; r >= 0; r--)
+            if (oar_group_host(group, r) == h) {
+                here++;
+                lowest = r;
+            }
+        if (here != local)
+            return oari_fail(OAR_E_WORLD,
+                             "mesh_create_by_host: %d ranks on %d hosts, but "
+                             "the host of rank %d has %d of them",
+                             size, last + 1, lowest, here);
+    }
+    *hosts = last + 1;
+    *place = oar_group_host(group, rank) * local;
+    for (int r = 0; r < rank; r++)
+        *place += oar_group_host(group, r) == oar_group_host(group, rank);
+    return OAR_OK;
+}
+
+oar_status oar_mesh_create_by_host_at(const char *file, int line,
+                                      oar_group *group, const char *const *name,
+                                      oar_mesh **mesh)
+{
+    OARI_CALLED_FROM(file, line);
+    static const char *const usual[] = { "host", "local" };
+    int hosts = 0, place = 0;
+    oar_group *ordered = NULL;
+    oar_status status;
+
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "mesh_create_by_host without a group");
+    if (oar_batch_is_open(group))
+        return oari_fail(OAR_E_STATE, "mesh_create_by_host inside a batch");
+    OARI_TRY(count_hosts(group, oar_group_rank(group), &hosts, &place));
+    OARI_TRY(oar_group_split(group, 0, place, &ordered));
+    status = oar_mesh_create_at(file, line, ordered, 2, (int[]){ hosts, -1 },
+                                name != NULL ? name : usual, NULL, mesh);
+    if (status != OAR_OK) {
+        oar_error why = *oar_last_error();
+        oar_group_destroy(ordered);
+        return oari_fail_with(&why);
+    }
+    oar_group_destroy(ordered);
+    return OAR_OK;
+}
+
 /* ---- slices -------------------------------------------------------------- */
 
 static oar_status check_slice(const oar_mesh *mesh, const char *names,

@@ -124,16 +124,16 @@ static void add_piece(oari_bucket *b, size_t end)
 
 /* Divides a bucket into equal pieces that begin on cache lines, if its gradient
  * can be computed row by row while the first pieces are reduced: the bucket is
- * larger than the limit, so it has one array. Hooks and slices need whole
- * buckets, and `canonical` does not allow pieces, because they may change the
- * bits of a product. Of the last piece, after which nothing is left to compute,
- * three quarters go before the rest. The flags go with that rest. */
+ * larger than the limit, so it has one array. Hooks need whole buckets, and
+ * `canonical` does not allow pieces, because they may change the bits of a
+ * product. Of the last piece, after which nothing is left to compute, three
+ * quarters go before the rest. The flags go with that rest. */
 static void cut_pieces(const oar_reducer *r, oari_bucket *b)
 {
     const oar_span *data = &b->is.data;
     int last = b->is.index == b->is.buckets - 1;
     int may_cut = oar_group_overlaps(r->group) && r->opts.hook == NULL &&
-                  !r->opts.canonical && !r->scatter;
+                  !r->opts.canonical;
     size_t count = last ? r->flags_at : data->count;
     size_t bytes = count * oar_dtype_size(data->dtype), n = 1;
     size_t limit = r->opts.bucket_bytes, most = OARI_MAX_PIECES - 1;
@@ -170,7 +170,6 @@ void oari_buckets_drop(oari_bucket *bucket, int buckets)
 oar_status oari_buckets_make(oar_reducer *r, oari_bucket **old, int *olds)
 {
     oari_bucket *bucket = oari_alloc((size_t)r->arrays + 1, sizeof *bucket);
-    size_t ranks = (size_t)oar_group_size(r->group);
     oar_status status = OAR_OK;
     oar_span *last;
     int buckets;
@@ -182,12 +181,6 @@ oar_status oari_buckets_make(oar_reducer *r, oari_bucket **old, int *olds)
         last = &bucket[buckets - 1].is.data;
         r->flags_at = last->count;
         last->count += round_to_line((size_t)r->arrays, last->dtype);
-    }
-    for (int i = 0; i < buckets && r->scatter; i++) {
-        oar_span *data = &bucket[i].is.data; /* equal slices, on lines */
-        data->count =
-            round_to_line((data->count + ranks - 1) / ranks, data->dtype) *
-            ranks;
     }
     list_arrays(r, bucket, buckets);
     for (int i = 0; i < buckets && status == OAR_OK; i++)
@@ -215,16 +208,6 @@ oar_span oari_bucket_place(const oar_reducer *r, int array)
                        s->array.count, data->dtype);
 }
 
-oar_span oari_bucket_slice(const oar_reducer *r, int bucket, int rank)
-{
-    const oar_span *data = &r->bucket[bucket].is.data;
-    size_t part = data->count / (size_t)oar_group_size(r->group);
-
-    return oar_span_of((unsigned char *)data->data +
-                           part * (size_t)rank * oar_dtype_size(data->dtype),
-                       part, data->dtype);
-}
-
 /* ---- flags --------------------------------------------------------------- */
 
 static unsigned char *flag_of(const oar_reducer *r, int array)
@@ -241,10 +224,6 @@ void oari_flags_write(oar_reducer *r)
 
     for (int i = 0; i < r->arrays; i++) {
         float flag = r->slot[i].given ? 1.0f : 0.0f;
-        if (r->scatter) {
-            r->flags[i] = r->weight > 0 ? flag : 0;
-            continue;
-        }
         oari_convert(flag_of(r, i), dtype, &flag, OAR_F32, 1);
     }
 }
@@ -254,9 +233,8 @@ void oari_flags_read(oar_reducer *r)
     oar_dtype dtype = r->bucket[r->buckets - 1].is.data.dtype;
 
     for (int i = 0; i < r->arrays; i++) {
-        float flag = r->scatter ? r->flags[i] : 0;
-        if (!r->scatter)
-            oari_convert(&flag, OAR_F32, flag_of(r, i), dtype, 1);
+        float flag;
+        oari_convert(&flag, OAR_F32, flag_of(r, i), dtype, 1);
         r->slot[i].used = flag != 0;
     }
 }

@@ -46,25 +46,6 @@ static void note_done(void *arg, oar_status status)
     atomic_store(&((oari_piece *)arg)->done_ns, oari_now_ns());
 }
 
-/* Posts the flags too, with the last bucket: all are known then. */
-static oar_status post_scatter(oar_reducer *r, const oari_bucket *b,
-                               oar_work **work)
-{
-    oar_span mine = oari_bucket_slice(r, b->is.index, oar_group_rank(r->group));
-    int beside = work != NULL || oar_group_overlaps(r->group);
-
-    if (b->is.index == r->buckets - 1)
-        OARI_TRY(oar_all_reduce(
-            r->group, oar_span_of(r->flags, (size_t)r->arrays, OAR_F32),
-            OAR_MAX, OAR_OPTS(oar_call_opts, .label = "used gradients"),
-            beside ? &r->flags_work : NULL));
-    return oar_reduce_scatter(
-        r->group, b->is.data, mine, oari_bucket_op(&b->is),
-        OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight,
-                 .canonical = b->is.canonical),
-        work);
-}
-
 static oar_span span_of(const oari_bucket *b, const oari_piece *p)
 {
     const oar_span *data = &b->is.data;
@@ -81,8 +62,6 @@ static oar_status post_piece(oar_reducer *r, const oari_bucket *b,
 {
     oar_work **work = now && !oar_batch_is_open(r->group) ? NULL : &p->work;
 
-    if (r->scatter)
-        return post_scatter(r, b, work);
     if (r->hook.start != NULL)
         return r->hook.start(r->hook.arg, r->group, &b->is, &p->work);
     return oar_all_reduce(r->group, span_of(b, p), oari_bucket_op(&b->is),
@@ -166,8 +145,6 @@ oar_status oari_pieces_wait(oar_reducer *r)
 {
     oar_status status = OAR_OK;
 
-    if (r->flags_work != NULL)
-        status = oar_work_wait(r->flags_work);
     for (int i = 0; i < r->begun && status == OAR_OK; i++) {
         oari_bucket *b = &r->bucket[i];
 

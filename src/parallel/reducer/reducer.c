@@ -105,7 +105,6 @@ void oari_reducer_reset(oar_reducer *r)
         b->ready = b->begun = 0;
         b->told = 0;
     }
-    wait_and_release(&r->flags_work);
     for (int i = 0; i < r->arrays; i++)
         r->slot[i].ready = 0;
     r->begun = r->ready = 0;
@@ -249,9 +248,8 @@ static oar_status take_arrays(oar_reducer *r, int arrays, const oar_span *array)
     r->came = oari_alloc(n, sizeof *r->came);
     r->at = oari_alloc(n, sizeof *r->at);
     r->count = oari_alloc(n, sizeof *r->count);
-    r->flags = oari_alloc(n, sizeof *r->flags);
-    if (r->flags == NULL || r->slot == NULL || r->order == NULL ||
-        r->came == NULL || r->at == NULL || r->count == NULL)
+    if (r->slot == NULL || r->order == NULL || r->came == NULL ||
+        r->at == NULL || r->count == NULL)
         return OAR_E_NOMEM;
     r->arrays = arrays;
     for (int i = 0; i < arrays; i++) {
@@ -323,12 +321,12 @@ oar_status oar_reducer_create_at(const char *file, int line, oar_group *group,
                          : reducer == NULL ? "place for it"
                                            : "list of arrays");
     OARI_TRY(agree_on_arrays(group, arrays, array, opts));
-    return oari_reducer_make(group, arrays, array, opts, 0, reducer);
+    return oari_reducer_make(group, arrays, array, opts, reducer);
 }
 
 oar_status oari_reducer_make(oar_group *group, int arrays,
                              const oar_span *array,
-                             const oar_reducer_opts *opts, int scatter,
+                             const oar_reducer_opts *opts,
                              oar_reducer **reducer)
 {
     oar_reducer_opts o;
@@ -342,7 +340,6 @@ oar_status oari_reducer_make(oar_group *group, int arrays,
         return OAR_E_NOMEM;
     r->group = group;
     r->opts = o;
-    r->scatter = scatter;
     r->weight = 1;
     status = take_arrays(r, arrays, array);
     if (status == OAR_OK && o.hook != NULL) /* taken only by one that is made */
@@ -373,7 +370,6 @@ void oar_reducer_destroy(oar_reducer *reducer)
     oari_free(r->came);
     oari_free(r->at);
     oari_free(r->count);
-    oari_free(r->flags);
     oari_free(r);
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/reducer/reducer.h: the inside of a reducer, for DDP and the sharded
- * optimizer.
+/* parallel/reducer/reducer.h: the inside of a reducer, for DDP.
  *
  *   bucket.c   assigns arrays to buckets
  *   piece.c    posts the pieces of buckets
@@ -77,13 +76,10 @@ struct oar_reducer {
     oari_bucket *bucket;
     int *order; /* arrays as they lie in the buckets, one after the other */
     size_t *at, *count; /* and where, and how many elements */
-    int scatter;        /* each rank gets the mean of its slice of a bucket */
-    float *flags;       /* scatter: reduced apart */
-    oar_work *flags_work;
-    size_t flags_at; /* in the last bucket: one number for each array */
-    int *came;       /* arrays in the order they got ready */
-    int ready;       /* how many have, in this pass */
-    int begun;       /* buckets that are on their way as a whole */
+    size_t flags_at;    /* in the last bucket: one number for each array */
+    int *came;          /* arrays in the order they got ready */
+    int ready;          /* how many have, in this pass */
+    int begun;          /* buckets that are on their way as a whole */
     double weight;
     int64_t passes;
     oar_reducer_stats stats; /* of the pass under way, then of the last */
@@ -105,9 +101,6 @@ void oari_buckets_drop(oari_bucket *bucket, int buckets);
 
 /* Returns the place of an array in its bucket. */
 oar_span oari_bucket_place(const oar_reducer *r, int array);
-
-/* Returns a rank's slice of a bucket; all slices are equal. */
-oar_span oari_bucket_slice(const oar_reducer *r, int bucket, int rank);
 
 /* Writes for which arrays this rank has numbers, before the last bucket is
  * reduced. */
@@ -137,11 +130,10 @@ size_t oari_pieces_next(const oar_reducer *r, int array, size_t elements);
 
 /* ---- reducer.c ----------------------------------------------------------- */
 
-/* Makes a reducer as oar_reducer_create does, without comparing the ranks;
- * scatter: every rank gets only its slices. */
+/* Makes a reducer as oar_reducer_create does, without comparing the ranks. */
 oar_status oari_reducer_make(oar_group *group, int arrays,
                              const oar_span *array,
-                             const oar_reducer_opts *opts, int scatter,
+                             const oar_reducer_opts *opts,
                              oar_reducer **reducer);
 
 /* Notes that the first `elements` of an array in its bucket are written and

@@ -8,7 +8,9 @@
  * ready.
  *
  * Memory for gradients is bounded: with two reductions under way, the next unit
- * waits for the older one. It must not wait for ever. A rank that has no
+ * waits for the older one; with one, where operations do not go on beside the
+ * caller's work and a second buffer would hide nothing. It must not wait for
+ * ever. A rank that has no
  * gradient for an array posts its unit at the end of the pass, and may need
  * this rank before, to gather a unit. So where units are gathered the wait is
  * short, and it is left out after passes in which ranks had different
@@ -28,7 +30,7 @@
 #include "parallel/shards/shards.h"
 
 enum { KEY_REDUCE = 3, KEY_FLAGS = 4, KEY_WEIGHT = 5, KEY_ORDER = 6 };
-enum { MOST_UNDER_WAY = 2, PATIENCE_MS = 1000, BLOCK = 256 };
+enum { PATIENCE_MS = 1000, BLOCK = 256 };
 
 static oar_span whole_grad(const oari_flat *flat)
 {
@@ -220,7 +222,8 @@ static oar_status open_unit(oar_shards *s, int unit)
     int may_block = s->ending || !gathers_units(s), done = 1;
     int64_t since = oari_now_ns();
 
-    while (s->posted - s->settled >= MOST_UNDER_WAY && !s->impatient && done) {
+    while (s->posted - s->settled >= s->most_under_way && !s->impatient &&
+           done) {
         OARI_TRY(settle_oldest(s, may_block ? -1 : PATIENCE_MS, &done));
         s->impatient = !done;
     }

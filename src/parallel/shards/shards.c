@@ -488,6 +488,7 @@ oar_status oar_shards_create_at(const char *file, int line, oar_group *group,
     s->arrays_pool.most = s->grads_pool.most = &s->stats.most_bytes;
     if (o.prefetch == 0)
         s->opts.prefetch = oar_group_overlaps(group);
+    s->most_under_way = oar_group_overlaps(group) ? 2 : 1;
     status = build_shards(s, group, array, unit);
     if (status != OAR_OK) {
         oar_shards_destroy(s);

@@ -186,6 +186,7 @@ struct oar_shards {
     int posted, settled;  /* of the order: begun; done, and given to shards */
     int *came, completed; /* units, as they got ready here */
     int in_pass, ending;
+    int most_under_way; /* reductions, when the next unit gets memory */
     int impatient; /* in this pass a rank came late: do not wait for memory */
     int uneven; /* ranks had gradients for different arrays in the last pass */
     unsigned char *flags; /* by array: 1 a gradient; then: 1 none */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint/state/state.h: what a state holds: arrays that go into files,
- * and sources of values, which go into the index. Neither knows DDP from FSDP
- * or a sharded optimizer. */
+ * and sources of values, which go into the index. Neither knows of DDP or FSDP.
+ */
 #ifndef OARI_PARALLEL_CHECKPOINT_STATE_STATE_H
 #define OARI_PARALLEL_CHECKPOINT_STATE_STATE_H
 

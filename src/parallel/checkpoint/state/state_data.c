@@ -138,29 +138,33 @@ static oar_status collect_scaler(const oari_ckpt_source *source,
     return oari_ckpt_add_number(values, value_name(source, "good", name), good);
 }
 
+static oar_status find_scaler(const oari_ckpt_source *source,
+                              const oari_ckpt_found *found, double *scale,
+                              int64_t *good)
+{
+    char name[NAME_BYTES];
+
+    OARI_TRY(
+        oari_ckpt_get_float(found, value_name(source, "scale", name), scale));
+    return oari_ckpt_get_number(found, value_name(source, "good", name), good);
+}
+
 static oar_status check_scaler(const oari_ckpt_source *source,
                                const oari_ckpt_found *found)
 {
-    char name[NAME_BYTES];
     double scale;
     int64_t good;
 
-    OARI_TRY(
-        oari_ckpt_get_float(found, value_name(source, "scale", name), &scale));
-    return oari_ckpt_get_number(found, value_name(source, "good", name), &good);
+    return find_scaler(source, found, &scale, &good);
 }
 
 static oar_status apply_scaler(const oari_ckpt_source *source,
                                const oari_ckpt_found *found)
 {
-    char name[NAME_BYTES];
     double scale;
     int64_t good;
 
-    OARI_TRY(
-        oari_ckpt_get_float(found, value_name(source, "scale", name), &scale));
-    OARI_TRY(
-        oari_ckpt_get_number(found, value_name(source, "good", name), &good));
+    OARI_TRY(find_scaler(source, found, &scale, &good));
     return oar_scaler_set(source->object, scale, good);
 }
 

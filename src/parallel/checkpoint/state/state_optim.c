@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state_optim: optimizers, whole or sharded. Their state is saved under the
- * names that PyTorch gives it, as parts of tensors of the parameter's shape, so
- * that a sharded optimizer and a plain one load each other's. */
+/* state_optim: optimizers, over parameters or over FSDP's shards. Their state
+ * is saved under the names that PyTorch gives it, as parts of tensors of the
+ * parameter's shape, so that both load each other's. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -238,7 +238,6 @@ static oar_status add_param(oar_state *state, optim_source *o, int index,
                             const char *name, const oar_place *place)
 {
     const char *what;
-    int64_t same = state->item.count;
 
     for (int slot = 0; (what = oar_optim_state_name(o->optim, slot)) != NULL;
          slot++) {
@@ -246,16 +245,6 @@ static oar_status add_param(oar_state *state, optim_source *o, int index,
 
         if (tensor != NULL)
             OARI_TRY(add_array(state, name, what, tensor, place));
-    }
-    /* Two pieces of one parameter have the same steps. */
-    for (int64_t i = same - 1; i >= 0 && place != NULL; i--) {
-        const char *other = state->item.data[i].name;
-        size_t length = strlen(name);
-
-        if (strncmp(other, "state.", 6) == 0 &&
-            strncmp(other + 6, name, length) == 0 &&
-            strcmp(other + 6 + length, ".step") == 0)
-            return OAR_OK;
     }
     o->index[o->params] = index;
     o->step[o->params] =
@@ -267,10 +256,11 @@ static oar_status add_param(oar_state *state, optim_source *o, int index,
     return OAR_OK;
 }
 
-/* Makes the source, with room for so many parameters. */
-static oar_status make_source(oar_state *state, oar_optim *optim, int params,
+/* Makes the source, with room for all parameters of the optimizer. */
+static oar_status make_source(oar_state *state, oar_optim *optim,
                               optim_source **made)
 {
+    size_t params = (size_t)oar_optim_params(optim);
     optim_source *o = oari_alloc(1, sizeof *o);
     oar_status status;
 
@@ -284,8 +274,8 @@ static oar_status make_source(oar_state *state, oar_optim *optim, int params,
         return status;
     }
     state->optims++;
-    o->index = oari_alloc((size_t)params, sizeof *o->index);
-    o->step = oari_alloc((size_t)params, sizeof *o->step);
+    o->index = oari_alloc(params, sizeof *o->index);
+    o->step = oari_alloc(params, sizeof *o->step);
     if (o->index == NULL || o->step == NULL)
         return OAR_E_NOMEM;
     *made = o;
@@ -325,7 +315,7 @@ oar_status oar_state_add_optim(oar_state *state, oar_optim *optim,
     fsdp = oari_fsdp_of(named);
     if (oari_ddp_of(named) != NULL || fsdp != NULL)
         named = oar_module_child(named, 0);
-    OARI_TRY(make_source(state, optim, oar_optim_params(optim), &o));
+    OARI_TRY(make_source(state, optim, &o));
     for (int i = 0; i < oar_optim_params(optim); i++) {
         oar_place place = { .size = sizeof place };
         const oar_tensor *param = oar_optim_param(optim, i);
@@ -333,37 +323,6 @@ oar_status oar_state_add_optim(oar_state *state, oar_optim *optim,
         OARI_TRY(find_shard(fsdp, &param, &place));
         OARI_TRY(name_param(named, prefix != NULL ? prefix : "", param, name));
         OARI_TRY(add_param(state, o, i, name, place.flat ? &place : NULL));
-    }
-    return OAR_OK;
-}
-
-oar_status oar_state_add_zero(oar_state *state, oar_zero *zero,
-                              const oar_module *named, const char *prefix)
-{
-    oar_optim *optim = oar_zero_optim(zero);
-    char name[NAME_BYTES];
-    optim_source *o;
-
-    if (state == NULL || zero == NULL || named == NULL)
-        return oari_fail(OAR_E_ARG, "state_add_zero: %s is NULL",
-                         state == NULL  ? "the state"
-                         : zero == NULL ? "the optimizer"
-                                        : "the module");
-    if (oari_ddp_of(named) != NULL)
-        named = oar_module_child(named, 0);
-    OARI_TRY(make_source(state, optim, oar_zero_pieces(zero), &o));
-    for (int i = 0; i < oar_zero_pieces(zero); i++) {
-        oar_zero_piece piece = { .size = sizeof piece };
-        oar_place place = { .size = sizeof place, .flat = 1 };
-
-        OARI_TRY(oar_zero_piece_at(zero, i, &piece));
-        if (piece.index < 0)
-            continue;
-        place.whole = oar_tensor_shape(piece.param);
-        place.first = piece.first;
-        OARI_TRY(
-            name_param(named, prefix != NULL ? prefix : "", piece.param, name));
-        OARI_TRY(add_param(state, o, piece.index, name, &place));
     }
     return OAR_OK;
 }
