@@ -57,7 +57,7 @@ static void a_step_allocates_nothing_after_the_third(void **state)
     for (int h = OAR_HOLD_MAPPED; h <= OAR_HOLD_OWN; h++)
         for (int stage = 0; stage <= OAR_ZERO_STAGE_2; stage++)
             for (int ahead = -1; ahead <= 1; ahead += 2)
-                for (int mixed = 0; mixed <= 1; mixed++) {
+                for (int mixed = 0; mixed <= (ahead > 0); mixed++) {
                     spread_gpt c = spread_gpt_usual();
 
                     c.opts.hold = (oar_hold)h;
