@@ -47,6 +47,7 @@
 #include <oarsong/syncbn.h>
 #include <oarsong/mesh.h>
 #include <oarsong/fsdp.h>
+#include <oarsong/tensor_parallel.h>
 #include <oarsong/shards.h>
 #include <oarsong/zero.h>
 #include <oarsong/parallel.h>
