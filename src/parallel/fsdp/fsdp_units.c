@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/name_match.h"
 #include "base/status.h"
 #include "base/vec.h"
 #include "parallel/fsdp/fsdp.h"
@@ -17,22 +18,6 @@
 enum { NAME = 256, LEAST_BYTES = 64 << 10 };
 
 /* ---- which modules ------------------------------------------------------- */
-
-/* Whether a dotted name fits a pattern whose parts may be "*". */
-static int name_fits(const char *pattern, const char *name)
-{
-    for (;;) {
-        size_t p = strcspn(pattern, "."), n = strcspn(name, ".");
-        int any = p == 1 && pattern[0] == '*';
-
-        if (n == 0 || (!any && (p != n || strncmp(pattern, name, n) != 0)))
-            return 0;
-        if (pattern[p] == 0 || name[n] == 0)
-            return pattern[p] == name[n];
-        pattern += p + 1;
-        name += n + 1;
-    }
-}
 
 /* What decides that a module is a unit. */
 typedef struct unit_rule {
@@ -55,7 +40,7 @@ static int is_unit(const unit_rule *rule, const oar_module *parent,
         int by_class = strncmp(pattern, "class:", 6) == 0;
 
         if (by_class ? strcmp(pattern + 6, oar_module_name(module)) == 0
-                     : name_fits(pattern, name))
+                     : oari_name_fits(pattern, name))
             fits = rule->used[i] = 1;
     }
     return fits;

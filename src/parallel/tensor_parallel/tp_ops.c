@@ -216,6 +216,21 @@ oar_tensor *oar_tp_all_reduce_at(const char *file, int line, oar_tape *tape,
                     oar_tensor_shape(x));
 }
 
+/* The result is a view of x, whose memory has the sum then. */
+oar_tensor *oari_tp_all_reduce_own(oar_tape *tape, oar_tensor *x,
+                                   oar_group *group)
+{
+    oar_tensor *view;
+    int recording;
+
+    if (x == NULL || oari_tp_move_all_reduce(group, x, x) != OAR_OK)
+        return NULL;
+    recording = oar_tape_record(tape, 0);
+    view = oar_expand(tape, x, oar_tensor_shape(x));
+    oar_tape_record(tape, recording);
+    return oar_record_op(tape, &all_reduce_op, group, 1, &x, view);
+}
+
 oar_tensor *oar_tp_all_gather_at(const char *file, int line, oar_tape *tape,
                                  oar_tensor *x, oar_group *group, int dim,
                                  int64_t whole)
