@@ -7,7 +7,8 @@
  *     oar_tape_share(tape, 4096);                    sums are in place
  *     for (...) {
  *         logits = oar_forward(tape, gpt, tokens);   this rank's columns
- *         loss = oar_tp_cross_entropy(tape, logits, target, group, words, NULL);
+ *         loss = oar_tp_cross_entropy(tape, logits, target, group, words,
+ *                                     NULL);
  *         oar_backward(tape, loss);
  *         oar_optim_step(adam);                      over the rank's parameters
  *         ...

@@ -13,22 +13,22 @@
 
 enum { WORDS = 11, CONTEXT = 4, ROWS = 4, STOP = 3, STEPS = 6, MOST = 2048 };
 
-typedef enum wrapping { PLAIN, DDP, ZERO, FSDP } wrapping;
+typedef enum tp_wrapping { PLAIN, DDP, ZERO, FSDP } tp_wrapping;
 
 /* A run on data x tensor ranks. */
-typedef struct run_kind {
+typedef struct tp_run_kind {
     int data, tensor, sequence, tied;
-    wrapping wrap;
-} run_kind;
+    tp_wrapping wrap;
+} tp_run_kind;
 
-typedef struct run {
+typedef struct tp_run {
     oar_mesh *mesh;
     oar_module *net;
     oar_optim *optim;
     oar_zero *zero;
     oar_state *state;
     int64_t step;
-} run;
+} tp_run;
 
 static char folder[FOLDER_PATH], path[FOLDER_PATH + 8];
 
@@ -53,7 +53,7 @@ static oar_status make_adam(void *arg, int count, oar_tensor *const *param,
         count, param, OAR_OPTS(oar_adam_opts, .lr = 1e-2, .eps = 1e-3), optim);
 }
 
-static oar_status wrap_net(const run_kind *k, run *r)
+static oar_status wrap_net(const tp_run_kind *k, tp_run *r)
 {
     oar_group *data = oar_mesh_group(r->mesh, 0);
 
@@ -67,12 +67,12 @@ static oar_status wrap_net(const run_kind *k, run *r)
     return OAR_OK;
 }
 
-static oar_status make_run(oar_group *g, const run_kind *k, run *r)
+static oar_status make_run(oar_group *g, const tp_run_kind *k, tp_run *r)
 {
     oar_tensor *const *param;
     int count;
 
-    *r = (run){ 0 };
+    *r = (tp_run){ 0 };
     CHECK_OK(oar_mesh_create(g, 2, (int[]){ k->data, k->tensor }, NULL, NULL,
                              &r->mesh));
     CHECK_OK(oar_gpt_create(
@@ -103,7 +103,7 @@ static oar_status make_run(oar_group *g, const run_kind *k, run *r)
     return oar_state_add_optim(r->state, r->optim, r->net, NULL);
 }
 
-static void drop_run(run *r)
+static void drop_run(tp_run *r)
 {
     oar_state_destroy(r->state);
     oar_zero_destroy(r->zero);
@@ -113,7 +113,7 @@ static void drop_run(run *r)
 }
 
 /* All ranks have the same batch, so any mesh takes the same steps. */
-static oar_status train_to(const run_kind *k, run *r, int64_t end)
+static oar_status train_to(const tp_run_kind *k, tp_run *r, int64_t end)
 {
     oar_tape *tape;
 
@@ -148,7 +148,7 @@ static oar_status train_to(const run_kind *k, run *r, int64_t end)
 
 /* Goes on with what is there, if anything, to step `end`, and saves. */
 typedef struct leg {
-    run_kind kind;
+    tp_run_kind kind;
     int64_t end;
 } leg;
 
@@ -157,7 +157,7 @@ static oar_status run_leg(oar_group *g, void *arg)
     const leg *l = arg;
     oar_checkpoint *c;
     int64_t newest;
-    run r;
+    tp_run r;
 
     CHECK_OK(make_run(g, &l->kind, &r));
     CHECK_OK(oar_checkpoint_open(
@@ -175,10 +175,10 @@ static oar_status run_leg(oar_group *g, void *arg)
 static oar_status compare_alone(oar_group *g, void *arg)
 {
     const leg *l = arg;
-    run_kind plain = { .data = 1, .tensor = 1, .tied = l->kind.tied };
+    tp_run_kind plain = { .data = 1, .tensor = 1, .tied = l->kind.tied };
     static double a[MOST], b[MOST];
     oar_checkpoint *c;
-    run found, expected;
+    tp_run found, expected;
 
     CHECK_OK(make_run(g, &plain, &found));
     CHECK_OK(make_run(g, &plain, &expected));
@@ -206,7 +206,7 @@ static oar_status compare_alone(oar_group *g, void *arg)
     return OAR_OK;
 }
 
-static void go(run_kind kind, int64_t end)
+static void go(tp_run_kind kind, int64_t end)
 {
     leg l = { kind, end };
 
@@ -224,15 +224,15 @@ static void check(int tied, int64_t end)
 
 static void saved_at_two_by_two_loaded_at_three(void **state)
 {
-    for (wrapping w = DDP; w <= FSDP; w++) {
+    for (tp_wrapping w = DDP; w <= FSDP; w++) {
         make_folder(state);
-        go((run_kind){ 2, 2, w == ZERO, 0, w }, STOP);
+        go((tp_run_kind){ 2, 2, w == ZERO, 0, w }, STOP);
         check(0, STOP);
-        go((run_kind){ 1, 3, 0, 0, PLAIN }, STOP + 1);
+        go((tp_run_kind){ 1, 3, 0, 0, PLAIN }, STOP + 1);
         check(0, STOP + 1);
-        go((run_kind){ 1, 4, 1, 0, FSDP }, STOP + 2);
-        go((run_kind){ 3, 1, 0, 0, w }, STEPS);
-        go((run_kind){ 2, 2, 0, 0, w }, STEPS + 1);
+        go((tp_run_kind){ 1, 4, 1, 0, FSDP }, STOP + 2);
+        go((tp_run_kind){ 3, 1, 0, 0, w }, STEPS);
+        go((tp_run_kind){ 2, 2, 0, 0, w }, STEPS + 1);
         check(0, STEPS + 1);
         remove_folder(state);
     }
@@ -241,8 +241,8 @@ static void saved_at_two_by_two_loaded_at_three(void **state)
 static void a_tied_head_is_saved_once(void **state)
 {
     make_folder(state);
-    go((run_kind){ 1, 1, 0, 1, PLAIN }, STOP);
-    go((run_kind){ 1, 3, 1, 1, PLAIN }, STEPS);
+    go((tp_run_kind){ 1, 1, 0, 1, PLAIN }, STOP);
+    go((tp_run_kind){ 1, 3, 1, 1, PLAIN }, STEPS);
     check(1, STEPS);
     remove_folder(state);
 }

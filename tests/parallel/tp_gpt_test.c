@@ -63,7 +63,7 @@ static oar_cross_entropy_opts loss_opts(const gpt_case *c)
                                      .label_smoothing = c->smooth ? 0.1 : 0 };
 }
 
-/* ---- which part of a whole a rank has, by the name of a parameter --------- */
+/* ---- which part of a whole a rank has, by the name of a parameter -------- */
 
 static oar_tensor *rows_from(oar_tape *tape, oar_tensor *x, int dim,
                              int64_t whole, int rank, int ranks)

@@ -278,7 +278,7 @@ static void dropout_keeps_its_share_and_takes_the_next_seed(void **state)
     oar_tensor_release(x);
 }
 
-/* ---- layers that work on a part ------------------------------------------- */
+/* ---- layers that work on a part ------------------------------------------ */
 
 static void a_layer_says_what_it_is(void **state)
 {

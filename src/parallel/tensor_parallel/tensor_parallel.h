@@ -67,8 +67,8 @@ typedef struct oari_tp_cut {
 oari_tp_cut oari_tp_cut_part(oar_shape whole, int dim, int rank, int ranks);
 int oari_tp_cut_equal(const oari_tp_cut *a, const oari_tp_cut *b);
 
-/* Gives a new tensor with the part's numbers; of an uncut one the tensor itself.
- * The caller owns a reference. */
+/* Gives a new tensor with the part's numbers; of an uncut one the tensor
+ * itself. The caller owns a reference. */
 oar_status oari_tp_cut_make(const oari_tp_cut *cut, oar_tensor *whole,
                             oar_tensor **part);
 

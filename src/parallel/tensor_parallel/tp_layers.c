@@ -103,7 +103,8 @@ static oar_tensor *embedding(oar_tape *tape, oar_module *module,
 
 /* ---- norms --------------------------------------------------------------- */
 
-/* Weight and bias side by side, so that their gradients are added up at once. */
+/* Weight and bias lie side by side, so that their gradients are added up at
+ * once. */
 static oar_tensor *norm_rows(oar_tape *tape, const oari_tp_layer *l,
                              oar_tensor *x, oar_tensor *weight,
                              oar_tensor *bias)
