@@ -4,10 +4,11 @@
  *     oarsong run -n N tp STEPS WIDTH LAYERS VOCABULARY BATCH [SHARE]
  *
  * Sequences of 64 tokens, f32, AdamW. In turns, each rank takes a step of the
- * whole model alone, and the ranks one of the model that they share, with
+ * whole model alone, as it is and keeping what it would compute twice
+ * (oar_tape_rebuild), and the ranks take one of the model that they share, with
  * activations that are the same on all ranks and with activations that are
  * spread by rows. Results of SHARE bytes and more lie in shared memory (4096;
- * 0: none). Rank 0 prints for each of the three a line
+ * 0: none). Rank 0 prints for each of the four a line
  * tp,MODE,RANKS,PARAMS,WALL_MS,CPU_MS,RATIO,LOSS
  * with the median time of a step, the median over steps of the mean CPU time of
  * a rank, and that as a part of the CPU time of one process.
@@ -19,8 +20,9 @@
 #include <oarsong/oarsong.h>
 
 enum { TOKENS = 64, MOST_STEPS = 1000, HEADS = 4 };
-enum { ONE, TP, SEQUENCE, MODES };
-static const char *const mode_name[MODES] = { "one", "tp", "sequence" };
+enum { ONE, KEEPING, TP, SEQUENCE, MODES };
+static const char *const mode_name[MODES] = { "one", "keeping", "tp",
+                                              "sequence" };
 
 #define TRY(call)                                          \
     do {                                                   \
@@ -63,14 +65,15 @@ static void make_model(trained *t, int mode, const oar_gpt_opts *gpt,
                        oar_group *world, size_t share)
 {
     TRY(oar_gpt_create(gpt, &t->model));
-    if (mode != ONE)
+    if (mode >= TP)
         TRY(oar_tp_parallelize_gpt(
             t->model, world,
             OAR_OPTS(oar_tp_opts, .sequence = mode == SEQUENCE)));
     TRY(oar_adamw_create(t->model, OAR_OPTS(oar_adam_opts, .lr = 1e-3),
                          &t->adam));
     TRY(oar_tape_create(&t->tape));
-    oar_tape_share(t->tape, mode != ONE ? share : 0);
+    oar_tape_share(t->tape, mode >= TP ? share : 0);
+    oar_tape_rebuild(t->tape, mode != KEEPING);
 }
 
 static void take_step(trained *t, int mode, int step, const oar_gpt_opts *gpt,
@@ -84,7 +87,7 @@ static void take_step(trained *t, int mode, int step, const oar_gpt_opts *gpt,
     oar_tensor *y = oar_uniform(t->tape, OAR_I64, OAR_SHAPE(batch * TOKENS),
                                 seed + 7, 0, (double)gpt->vocabulary);
     oar_tensor *logits = oar_forward(t->tape, t->model, x);
-    oar_tensor *loss = mode == ONE
+    oar_tensor *loss = mode < TP
                            ? oar_cross_entropy(t->tape, logits, y)
                            : oar_tp_cross_entropy(t->tape, logits, y, world,
                                                   gpt->vocabulary, NULL);

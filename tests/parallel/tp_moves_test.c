@@ -143,14 +143,17 @@ static oar_tensor *numbers(oar_tape *tape, const move_case *c, int part,
 {
     oar_shape s = whole_shape(c);
     double data[MOST];
-    oar_tensor *wide;
+    oar_tensor *wide, *made;
 
     if (part)
         s.dim[c->dim] = oar_tp_part(c->whole, rank, ranks, NULL);
     for (int64_t i = 0; i < s.dim[0] * s.dim[1] * s.dim[2]; i++)
         data[i] = number_at(rank, part ? place_of(c, rank, ranks, i) : i);
     wide = oar_from_data(tape, OAR_F64, s, data);
-    return oar_cast(tape, wide, c->dtype);
+    made = oar_cast(tape, wide, c->dtype);
+    if (tape == NULL)
+        oar_tensor_release(wide);
+    return made;
 }
 
 /* The move is used twice: the second gradient is added to the first. */
