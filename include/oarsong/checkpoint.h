@@ -78,8 +78,9 @@ OAR_API oar_status oar_place_of_rank(oar_shape whole, int dim, int rank,
 
 /* section: "model", "optim" or a name of one's own (letters, digits, '-', '_';
  * up to 64): a folder of the generation. place NULL: all of it, the same on
- * every rank that adds it. Names are UTF-8, 1 to 1000 bytes, each once in its
- * section on each rank: OAR_E_ARG. */
+ * every rank that adds it. Names are UTF-8, 1 to 1000 bytes; on one rank a name
+ * is there twice in its section only for parts that have no element in common,
+ * else OAR_E_ARG. */
 OAR_API oar_status oar_state_add_tensor(oar_state *state, const char *section,
                                         const char *name, oar_tensor *tensor,
                                         const oar_place *place);

@@ -194,6 +194,19 @@ OAR_API oar_status oar_adaptive_avg_pool2d_create(int height, int width,
 /* Only while training; every forward takes the next seed. */
 OAR_API oar_status oar_dropout_create(double p, uint64_t seed,
                                       oar_module **module);
+
+/* Writes where x, the input of a dropout, lies in a whole; the size of *place
+ * is set, and all else is 0. */
+typedef oar_status (*oar_dropout_place_fn)(void *arg, const oar_tensor *x,
+                                           oar_part_place *place);
+/* From now on the input of such a layer is a part of a whole, of whose mask it
+ * takes its part (oar_dropout_part in ops.h): place is asked in every forward
+ * that leaves something out. drop(arg) is called when it is replaced or the
+ * layer is freed (may be NULL). place NULL: a whole again. OAR_E_ARG if the
+ * module is no dropout; then drop is not called. */
+OAR_API oar_status oar_dropout_place_by(oar_module *dropout,
+                                        oar_dropout_place_fn place, void *arg,
+                                        void (*drop)(void *arg));
 /* All dims from `from` on become one; the input has that dim, else forward is
  * OAR_E_SHAPE. */
 OAR_API oar_status oar_flatten_create(int from, oar_module **module);
@@ -221,10 +234,42 @@ OAR_API oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
                                         const oar_attention_layer_opts *opts,
                                         oar_module **module);
 
+/* Give how many heads the layer has (either may be NULL), and leave it with
+ * `count` of them, from `first` on: it then takes from "qkv", and gives to
+ * "out", what those heads have; the caller replaces these two. Heads that share
+ * one of k and v stay together. What dropout leaves out is what it would with
+ * all heads. None is fine. OAR_E_ARG: no attention, no such heads. */
+OAR_API oar_status oar_attention_heads(const oar_module *attention, int *heads,
+                                       int *kv_heads);
+OAR_API oar_status oar_attention_keep_heads(oar_module *attention, int first,
+                                            int count);
+
 /* Runs its children one after the other; they are named "0", "1", ... Takes
  * the children's references, also on failure; a NULL child is OAR_E_ARG. */
 OAR_API oar_status oar_sequential_create(int count, oar_module *const *child,
                                          oar_module **module);
+
+/* ---- what a layer is ----------------------------------------------------- */
+
+typedef enum oar_layer_kind {
+    OAR_LAYER_OTHER = 0, /* none of these, or NULL */
+    OAR_LAYER_LINEAR = 1,
+    OAR_LAYER_EMBEDDING = 2,
+    OAR_LAYER_LAYER_NORM = 3,
+    OAR_LAYER_RMS_NORM = 4,
+    OAR_LAYER_DROPOUT = 5,
+    OAR_LAYER_ATTENTION = 6
+} oar_layer_kind;
+
+/* Returns what kind of layer of this header a module is. */
+OAR_API oar_layer_kind oar_layer_kind_of(const oar_module *module);
+
+/* Gives how an embedding looks rows up. *opts has its size set. OAR_E_ARG for
+ * any other module. */
+OAR_API oar_status oar_embedding_describe(const oar_module *module,
+                                          oar_embedding_opts *opts);
+/* Returns the eps of a layer norm or RMS norm; 0 for any other module. */
+OAR_API double oar_norm_eps(const oar_module *module);
 
 OAR_END_DECLS
 

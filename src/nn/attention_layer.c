@@ -31,7 +31,7 @@ static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
     if (tape == NULL)
         return oari_forward_alone(attention_forward, module, x);
     qkv = made = oar_forward(tape, child, x);
-    if (a->rotary_base != 0) {
+    if (a->rotary_base != 0 && a->heads > 0) {
         qkv = oari_packed_rotary(tape, made, a->heads, a->kv_heads,
                                  a->rotary_base);
         /* With backward hooks, too: a rotation's backward needs no input. */
@@ -45,8 +45,10 @@ static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
         opts.first_head = a->first_head;
         a->next_seed += !oari_replaying(tape); /* else it was written down */
     }
-    y = oari_packed_attention(tape, qkv, a->heads, a->kv_heads, &opts);
-    if (a->rebuild_qkv || !tape->recording)
+    y = a->heads > 0
+            ? oari_packed_attention(tape, qkv, a->heads, a->kv_heads, &opts)
+            : qkv; /* no heads, and so of width 0 */
+    if (y != qkv && (a->rebuild_qkv || !tape->recording))
         oari_layer_drop(tape, child, NULL, qkv);
     out = oar_forward(tape, last, y);
     oari_layer_drop(tape, NULL, last, y);
@@ -57,8 +59,8 @@ static const oar_counter_entry attention_counters[] = {
     { "next_seed", offsetof(attention, next_seed) }, { NULL, 0 }
 };
 
-static const oar_module_class attention_class = {
-    .size = sizeof attention_class,
+const oar_module_class oari_attention_class = {
+    .size = sizeof oari_attention_class,
     .name = "attention",
     .self_size = sizeof(attention),
     .forward = attention_forward,
@@ -128,7 +130,7 @@ oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
     OARI_TRY(oari_layer_dtype("attention", o.dtype));
     if (module == NULL)
         return oari_fail(OAR_E_ARG, "attention_create: nowhere to give it");
-    OARI_TRY(oar_module_create(&attention_class, &made));
+    OARI_TRY(oar_module_create(&oari_attention_class, &made));
     *(attention *)oar_module_self(made) =
         (attention){ .heads = heads,
                      .kv_heads = o.kv_heads > 0 ? o.kv_heads : heads,
@@ -139,4 +141,50 @@ oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
                      .first_head = o.first_head,
                      .next_seed = o.dropout_seed };
     return oari_layer_give(add_children(made, width, seed, &o), made, module);
+}
+
+/* ---- some of the heads --------------------------------------------------- */
+
+static oar_status refuse_other(const char *what, const oar_module *module)
+{
+    return oari_fail(OAR_E_ARG, "%s of a %s: it is no attention", what,
+                     module != NULL ? oar_module_name(module) : "NULL");
+}
+
+oar_status oar_attention_heads(const oar_module *module, int *heads,
+                               int *kv_heads)
+{
+    const attention *a;
+
+    if (!oar_module_is(module, &oari_attention_class))
+        return refuse_other("attention_heads", module);
+    a = oar_module_self((oar_module *)(uintptr_t)module);
+    if (heads != NULL)
+        *heads = a->heads;
+    if (kv_heads != NULL)
+        *kv_heads = a->kv_heads;
+    return OAR_OK;
+}
+
+oar_status oar_attention_keep_heads(oar_module *module, int first, int count)
+{
+    attention *a;
+    int each;
+
+    if (!oar_module_is(module, &oari_attention_class))
+        return refuse_other("attention_keep_heads", module);
+    a = oar_module_self(module);
+    each = a->kv_heads > 0 ? a->heads / a->kv_heads : 1;
+    if (first < 0 || count < 0 || first > a->heads ||
+        count > a->heads - first || first % each != 0 || count % each != 0)
+        return oari_fail(OAR_E_ARG,
+                         "attention_keep_heads: %d from %d on, of %d of which "
+                         "%d share a head of k and v",
+                         count, first, a->heads, each);
+    if (a->all_heads == 0)
+        a->all_heads = a->heads;
+    a->first_head += first;
+    a->heads = count;
+    a->kv_heads = count / each;
+    return OAR_OK;
 }

@@ -5,6 +5,11 @@
 
 #include <oarsong/module.h>
 
+/* The classes that oar_layer_kind_of tells apart. */
+extern const oar_module_class oari_linear_class, oari_embedding_class,
+    oari_layer_norm_class, oari_rms_norm_class, oari_dropout_class,
+    oari_attention_class;
+
 /* Checks that a layer called name can have numbers of this dtype. */
 oar_status oari_layer_dtype(const char *name, oar_dtype dtype);
 

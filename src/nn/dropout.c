@@ -12,29 +12,48 @@
 typedef struct dropout {
     double p;
     uint64_t next_seed;
+    oar_dropout_place_fn place; /* of its input in a whole; NULL: it is whole */
+    void *arg;
+    void (*drop)(void *arg);
 } dropout;
 
 static oar_tensor *dropout_forward(oar_tape *tape, oar_module *module,
                                    oar_tensor *x)
 {
     dropout *d = oar_module_self(module);
+    oar_part_place place = { .size = sizeof place };
+    uint64_t seed;
 
     if (!oar_module_training(module) || d->p == 0)
         return tape == NULL ? oar_tensor_retain(x) : x;
-    if (oari_replaying(tape)) /* with the seed that was written down */
-        return oar_dropout(tape, x, d->p, d->next_seed);
-    return oar_dropout(tape, x, d->p, d->next_seed++);
+    if (d->place != NULL && d->place(d->arg, x, &place) != OAR_OK)
+        return NULL;
+    seed = d->next_seed;
+    d->next_seed += !oari_replaying(tape); /* else it was written down */
+    return d->place != NULL ? oar_dropout_part(tape, x, d->p, seed, &place)
+                            : oar_dropout(tape, x, d->p, seed);
+}
+
+static void dropout_destroy(void *self)
+{
+    const dropout *d = self;
+
+    if (d->drop != NULL)
+        d->drop(d->arg);
 }
 
 static const oar_counter_entry dropout_counters[] = {
     { "next_seed", offsetof(dropout, next_seed) }, { NULL, 0 }
 };
 
-static const oar_module_class dropout_class = { .size = sizeof dropout_class,
-                                                .name = "dropout",
-                                                .self_size = sizeof(dropout),
-                                                .forward = dropout_forward,
-                                                .counters = dropout_counters };
+const oar_module_class oari_dropout_class = {
+    .size = sizeof oari_dropout_class,
+    .name = "dropout",
+    .self_size = sizeof(dropout),
+    .forward = dropout_forward,
+    .destroy = dropout_destroy,
+    .counters = dropout_counters,
+};
 
 oar_status oar_dropout_create(double p, uint64_t seed, oar_module **module)
 {
@@ -44,9 +63,26 @@ oar_status oar_dropout_create(double p, uint64_t seed, oar_module **module)
         return oari_fail(OAR_E_ARG, "dropout_create: nowhere to give it");
     if (!(p >= 0 && p <= 1))
         return oari_fail(OAR_E_ARG, "dropout with p %g: from 0 to 1", p);
-    OARI_TRY(oar_module_create(&dropout_class, &made));
-    *(dropout *)oar_module_self(made) = (dropout){ p, seed };
+    OARI_TRY(oar_module_create(&oari_dropout_class, &made));
+    *(dropout *)oar_module_self(made) = (dropout){ .p = p, .next_seed = seed };
     *module = made;
+    return OAR_OK;
+}
+
+oar_status oar_dropout_place_by(oar_module *module, oar_dropout_place_fn place,
+                                void *arg, void (*drop)(void *arg))
+{
+    dropout *d;
+
+    if (!oar_module_is(module, &oari_dropout_class))
+        return oari_fail(OAR_E_ARG,
+                         "dropout_place_by of a %s: it is no dropout",
+                         module != NULL ? oar_module_name(module) : "NULL");
+    d = oar_module_self(module);
+    dropout_destroy(d);
+    d->place = place;
+    d->arg = arg;
+    d->drop = drop;
     return OAR_OK;
 }
 

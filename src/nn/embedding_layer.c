@@ -18,8 +18,8 @@ static oar_tensor *embedding_forward(oar_tape *tape, oar_module *module,
     return oar_embedding_with(tape, oar_module_param(module, 0), x, &e->opts);
 }
 
-static const oar_module_class embedding_class = {
-    .size = sizeof embedding_class,
+const oar_module_class oari_embedding_class = {
+    .size = sizeof oari_embedding_class,
     .name = "embedding",
     .self_size = sizeof(embedding),
     .forward = embedding_forward,
@@ -83,7 +83,7 @@ oar_status oar_embedding_create_with(int64_t count, int64_t width,
     OARI_TRY(oari_layer_dtype("embedding", o.dtype));
     if (module == NULL)
         return oari_fail(OAR_E_ARG, "embedding_create: nowhere to give it");
-    OARI_TRY(oar_module_create(&embedding_class, &made));
+    OARI_TRY(oar_module_create(&oari_embedding_class, &made));
     e = oar_module_self(made);
     e->opts = (oar_embedding_opts){ .size = sizeof e->opts,
                                     .has_padding = o.has_padding,
@@ -104,4 +104,17 @@ oar_status oar_embedding_create(int64_t count, int64_t width, uint64_t seed,
                                       .dtype = dtype };
 
     return oar_embedding_create_with(count, width, seed, &opts, module);
+}
+
+oar_status oar_embedding_describe(const oar_module *module,
+                                  oar_embedding_opts *opts)
+{
+    const embedding *e;
+
+    if (!oar_module_is(module, &oari_embedding_class))
+        return oari_fail(OAR_E_ARG,
+                         "embedding_describe of a %s: it is no embedding",
+                         module != NULL ? oar_module_name(module) : "NULL");
+    e = oar_module_self((oar_module *)(uintptr_t)module);
+    return oari_struct_give(opts, &e->opts, sizeof e->opts, "embedding_opts");
 }

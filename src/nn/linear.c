@@ -15,9 +15,9 @@ static oar_tensor *linear_forward(oar_tape *tape, oar_module *module,
     return oar_linear(tape, x, weight, bias);
 }
 
-static const oar_module_class linear_class = { .size = sizeof linear_class,
-                                               .name = "linear",
-                                               .forward = linear_forward };
+const oar_module_class oari_linear_class = { .size = sizeof oari_linear_class,
+                                             .name = "linear",
+                                             .forward = linear_forward };
 
 oar_status oar_linear_create(int64_t in, int64_t out, uint64_t seed,
                              const oar_linear_opts *opts, oar_module **module)
@@ -33,7 +33,7 @@ oar_status oar_linear_create(int64_t in, int64_t out, uint64_t seed,
                          "linear from %lld to %lld: neither may be negative",
                          (long long)in, (long long)out);
     OARI_TRY(oari_layer_dtype("linear", o.dtype));
-    OARI_TRY(oar_module_create(&linear_class, &made));
+    OARI_TRY(oar_module_create(&oari_linear_class, &made));
     return oari_layer_give(oari_layer_uniform(made, o.dtype, OAR_SHAPE(out, in),
                                               o.no_bias ? -1 : out, seed),
                            made, module);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/name_match.h"
 #include "base/status.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -37,31 +38,6 @@ oar_module *oar_module_find_module(const oar_module *module, const char *name)
 /* ---- the nearest names --------------------------------------------------- */
 
 enum { LETTERS = 64, NEAREST = 3, NEAREST_BYTES = 256 };
-
-/* Returns how many letters must be put in, taken out or changed to make b of
- * the first `length` letters of a; only the first LETTERS of each count. */
-static int edit_distance(const char *a, size_t length, const char *b)
-{
-    int row[LETTERS + 1];
-    int m = length < LETTERS ? (int)length : LETTERS;
-    int n = (int)strnlen(b, LETTERS);
-
-    for (int k = 0; k <= n; k++)
-        row[k] = k;
-    for (int i = 1; i <= m; i++) {
-        int corner = row[0];
-
-        row[0] = i;
-        for (int k = 1; k <= n; k++) {
-            int changed = corner + (a[i - 1] != b[k - 1]);
-            int least = row[k] < row[k - 1] ? row[k] + 1 : row[k - 1] + 1;
-
-            corner = row[k];
-            row[k] = changed < least ? changed : least;
-        }
-    }
-    return row[n];
-}
 
 /* Whether an entry may stand where the name is looked for: in the middle of a
  * name only a child may. */
@@ -96,7 +72,7 @@ static void write_nearest(const oar_module *module, const char *name,
 
             entry = &module->entry[i];
             if (!fits_place(entry, kind, dot == NULL) ||
-                edit_distance(part, length, entry->name) != distance)
+                oari_edit_distance(part, length, entry->name) != distance)
                 continue;
             snprintf(text + used, NEAREST_BYTES - used, "%s\"%.*s%s\"",
                      given++ > 0 ? ", " : "", (int)(part - name), name,

@@ -26,15 +26,15 @@ static oar_tensor *rms_norm_forward(oar_tape *tape, oar_module *module,
     return oar_rms_norm(tape, x, oar_module_param(module, 0), n->eps);
 }
 
-static const oar_module_class layer_norm_class = {
-    .size = sizeof layer_norm_class,
+const oar_module_class oari_layer_norm_class = {
+    .size = sizeof oari_layer_norm_class,
     .name = "layer_norm",
     .self_size = sizeof(norm),
     .forward = layer_norm_forward,
 };
 
-static const oar_module_class rms_norm_class = {
-    .size = sizeof rms_norm_class,
+const oar_module_class oari_rms_norm_class = {
+    .size = sizeof oari_rms_norm_class,
     .name = "rms_norm",
     .self_size = sizeof(norm),
     .forward = rms_norm_forward,
@@ -57,18 +57,27 @@ static oar_status create_norm(const oar_module_class *kind, int64_t width,
     OARI_TRY(oar_module_create(kind, &made));
     ((norm *)oar_module_self(made))->eps = eps > 0 ? eps : 1e-5;
     return oari_layer_give(
-        oari_layer_affine(made, dtype, width, kind == &layer_norm_class), made,
-        module);
+        oari_layer_affine(made, dtype, width, kind == &oari_layer_norm_class),
+        made, module);
 }
 
 oar_status oar_layer_norm_create(int64_t width, double eps, oar_dtype dtype,
                                  oar_module **module)
 {
-    return create_norm(&layer_norm_class, width, eps, dtype, module);
+    return create_norm(&oari_layer_norm_class, width, eps, dtype, module);
 }
 
 oar_status oar_rms_norm_create(int64_t width, double eps, oar_dtype dtype,
                                oar_module **module)
 {
-    return create_norm(&rms_norm_class, width, eps, dtype, module);
+    return create_norm(&oari_rms_norm_class, width, eps, dtype, module);
+}
+
+double oar_norm_eps(const oar_module *module)
+{
+    if (!oar_module_is(module, &oari_layer_norm_class) &&
+        !oar_module_is(module, &oari_rms_norm_class))
+        return 0;
+    return ((const norm *)oar_module_self((oar_module *)(uintptr_t)module))
+        ->eps;
 }

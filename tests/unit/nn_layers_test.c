@@ -278,6 +278,141 @@ static void dropout_keeps_its_share_and_takes_the_next_seed(void **state)
     oar_tensor_release(x);
 }
 
+/* ---- layers that work on a part ------------------------------------------ */
+
+static void a_layer_says_what_it_is(void **state)
+{
+    oar_embedding_opts table = oar_embedding_opts_init();
+    oar_module *m;
+
+    OK(oar_linear_create(3, 2, 1, NULL, &m));
+    assert_int_equal(oar_layer_kind_of(m), OAR_LAYER_LINEAR);
+    assert_true(oar_norm_eps(m) == 0);
+    assert_fails_with(oar_embedding_describe(m, &table), OAR_E_ARG,
+                      "of a linear: it is no embedding");
+    assert_fails_with(oar_attention_heads(m, NULL, NULL), OAR_E_ARG,
+                      "it is no attention");
+    assert_fails_with(oar_attention_keep_heads(m, 0, 1), OAR_E_ARG,
+                      "it is no attention");
+    assert_fails_with(oar_dropout_place_by(m, NULL, NULL, NULL), OAR_E_ARG,
+                      "it is no dropout");
+    oar_module_release(m);
+    OK(oar_embedding_create_with(
+        4, 3, 1,
+        OAR_OPTS(oar_embedding_layer_opts, .vocabulary = 9, .first = 2), &m));
+    assert_int_equal(oar_layer_kind_of(m), OAR_LAYER_EMBEDDING);
+    OK(oar_embedding_describe(m, &table));
+    assert_int_equal(table.vocabulary, 9);
+    assert_int_equal(table.first, 2);
+    oar_module_release(m);
+    OK(oar_rms_norm_create(8, 0.5, OAR_F32, &m));
+    assert_int_equal(oar_layer_kind_of(m), OAR_LAYER_RMS_NORM);
+    assert_true(oar_norm_eps(m) == 0.5);
+    oar_module_release(m);
+    OK(oar_layer_norm_create(8, 0, OAR_F32, &m));
+    assert_int_equal(oar_layer_kind_of(m), OAR_LAYER_LAYER_NORM);
+    assert_true(oar_norm_eps(m) == 1e-5);
+    oar_module_release(m);
+    OK(oar_relu_create(&m));
+    assert_int_equal(oar_layer_kind_of(m), OAR_LAYER_OTHER);
+    oar_module_release(m);
+    assert_int_equal(oar_layer_kind_of(NULL), OAR_LAYER_OTHER);
+}
+
+static oar_status place_second_row(void *arg, const oar_tensor *x,
+                                   oar_part_place *place)
+{
+    place->first = oar_tensor_count(x);
+    return *(const int *)arg > 1 ? OAR_E_DATA : OAR_OK;
+}
+
+static void count_drop(void *arg)
+{
+    ++*(int *)arg;
+}
+
+/* The second row of two alone has the mask that it has with the first. */
+static void a_dropout_takes_its_part_of_a_mask(void **state)
+{
+    oar_tensor *x = oar_ones(NULL, OAR_F32, OAR_SHAPE(2, 50));
+    oar_tensor *row = oar_narrow(NULL, x, 0, 1, 1);
+    oar_tensor *all = oar_dropout(NULL, x, 0.5, 7);
+    oar_module *m;
+    int drops = 0;
+
+    OK(oar_dropout_create(0.5, 7, &m));
+    assert_int_equal(oar_layer_kind_of(m), OAR_LAYER_DROPOUT);
+    OK(oar_dropout_place_by(m, place_second_row, &drops, count_drop));
+    assert_same(oar_forward(NULL, m, row), oar_narrow(NULL, all, 0, 1, 1), 0);
+    assert_int_equal(*oar_module_find_counter(m, "next_seed"), 8);
+    OK(oar_dropout_place_by(m, NULL, NULL, NULL));
+    assert_int_equal(drops, 1);
+    OK(oar_dropout_place_by(m, place_second_row, &drops, count_drop));
+    drops = 2;
+    assert_null(oar_forward(NULL, m, row)); /* no place, no result */
+    oar_module_release(m);
+    assert_int_equal(drops, 3);
+    oar_tensor_release(all);
+    oar_tensor_release(row);
+    oar_tensor_release(x);
+}
+
+/* Attention of 6 heads, of which pairs share one of k and v, cut into parts by
+ * hand: the parts' results add up to the whole's. */
+static void attention_may_keep_some_of_its_heads(void **state)
+{
+    enum { WIDTH = 12, EACH = 2, ROW = 3 };
+    static const int cut[] = { 0, 4, 6, 6 };
+    const oar_attention_layer_opts *o = OAR_OPTS(
+        oar_attention_layer_opts, .causal = 1, .kv_heads = 3, .no_bias = 1,
+        .dropout = 0.3, .dropout_seed = 5, .rotary_base = 100);
+    oar_tensor *x = normal(OAR_SHAPE(1, ROW, WIDTH), 1), *sum = NULL;
+    oar_module *whole, *m;
+    int heads, kv;
+
+    OK(oar_attention_create(WIDTH, 6, 1, o, &whole));
+    assert_int_equal(oar_layer_kind_of(whole), OAR_LAYER_ATTENTION);
+    for (int part = 0; part < 3; part++) {
+        int first = cut[part], count = cut[part + 1] - first;
+        oar_tensor *piece[3], *w, *y, *added;
+
+        OK(oar_attention_create(WIDTH, 6, 1, o, &m));
+        OK(oar_attention_keep_heads(m, first, count));
+        OK(oar_attention_heads(m, &heads, &kv));
+        assert_int_equal(heads, count);
+        assert_int_equal(kv, count / 2);
+        w = oar_module_param(whole, 0);
+        piece[0] = oar_narrow(NULL, w, 0, (int64_t)first * EACH,
+                              (int64_t)count * EACH);
+        for (int i = 1; i < 3; i++)
+            piece[i] = oar_narrow(NULL, w, 0,
+                                  (6 + 3 * (i - 1) + first / 2) * (int64_t)EACH,
+                                  (int64_t)count / 2 * EACH);
+        OK(oar_module_replace_param(m, "qkv.weight",
+                                    oar_cat(NULL, 3, piece, 0)));
+        w = oar_narrow(NULL, oar_module_param(whole, 1), 1,
+                       (int64_t)first * EACH, (int64_t)count * EACH);
+        OK(oar_module_replace_param(m, "out.weight", oar_contiguous(NULL, w)));
+        y = oar_forward(NULL, m, x);
+        assert_non_null(y);
+        added = sum == NULL ? oar_tensor_retain(y) : oar_add(NULL, sum, y);
+        oar_tensor_release(sum);
+        sum = added;
+        oar_tensor_release(y);
+        oar_tensor_release(w);
+        for (int i = 0; i < 3; i++)
+            oar_tensor_release(piece[i]);
+        oar_module_release(m);
+    }
+    assert_fails_with(oar_attention_keep_heads(whole, 1, 2), OAR_E_ARG,
+                      "2 share a head of k and v");
+    assert_fails_with(oar_attention_keep_heads(whole, 4, 4), OAR_E_ARG,
+                      "4 from 4 on");
+    assert_same(sum, oar_forward(NULL, whole, x), 1e-5);
+    oar_module_release(whole);
+    oar_tensor_release(x);
+}
+
 /* ---- state --------------------------------------------------------------- */
 
 static oar_module *new_cnn(uint64_t seed, int64_t width)
@@ -380,6 +515,9 @@ int main(void)
         cmocka_unit_test(batch_norm_keeps_running_statistics),
         cmocka_unit_test(a_batch_norm_may_have_zeros_for_momentum_and_eps),
         cmocka_unit_test(dropout_keeps_its_share_and_takes_the_next_seed),
+        cmocka_unit_test(a_layer_says_what_it_is),
+        cmocka_unit_test(a_dropout_takes_its_part_of_a_mask),
+        cmocka_unit_test(attention_may_keep_some_of_its_heads),
         cmocka_unit_test(state_is_found_by_name),
         cmocka_unit_test(loading_copies_everything_or_nothing),
         cmocka_unit_test(frozen_parameters_get_no_gradient),

@@ -2,6 +2,8 @@
 /* op_custom: operations of the caller's own. The node saves nothing; what the
  * caller's backward reads, its arg holds, which the node owns from the moment
  * that it is recorded. */
+#include <string.h>
+
 #include <oarsong/custom_op.h>
 
 #include "autograd/record.h"
@@ -10,22 +12,44 @@
 _Static_assert((int)OAR_CUSTOM_OP_INPUTS <= (int)OARI_MAX_INPUTS,
                "a node has room for the inputs of a custom operation");
 
+/* Calls the caller's backward with a tensor to write to. */
+static oar_status call_backward(const oari_node *node, int i, oar_tensor *into,
+                                int add)
+{
+    oar_status status = node->extra.custom.backward(node->extra.custom.arg, i,
+                                                    node->grad, into, add);
+
+    if (status != OAR_OK && oar_last_error()->status != status)
+        oari_fail(status, "backward of %s failed: %s", node->extra.custom.name,
+                  oar_status_text(status));
+    return status;
+}
+
+/* `to` is the array of the gradient of a node or a leaf; or, for a half leaf
+ * whose gradient is wider, of memory that no tensor has and that is written
+ * (add is 0). */
 static oar_status custom_back(oari_node *node, int i, const oari_array *to,
                               int add)
 {
     const oari_edge *edge = &node->input[i];
-    oar_tensor *into; /* the tensor that `to` is the array of */
+    oari_pool *pool = &node->tape->pool;
+    const oar_tensor *leaf;
+    oar_tensor *half;
     oar_status status;
 
     if (edge->kind == OARI_EDGE_NODE)
-        into = edge->node->grad;
-    else
-        into = node->tape->leaves.leaf[edge->leaf].tensor->slot.home;
-    status = node->extra.custom.backward(node->extra.custom.arg, i, node->grad,
-                                         into, add);
-    if (status != OAR_OK && oar_last_error()->status != status)
-        oari_fail(status, "backward of %s failed: %s", node->extra.custom.name,
-                  oar_status_text(status));
+        return call_backward(node, i, edge->node->grad, add);
+    leaf = node->tape->leaves.leaf[edge->leaf].tensor;
+    if (leaf->slot.home->dtype == to->dtype)
+        return call_backward(node, i, leaf->slot.home, add);
+    half = oari_tensor_make(pool, to->dtype, leaf->at.shape);
+    if (half == NULL)
+        return OAR_E_NOMEM;
+    status = call_backward(node, i, half, 0);
+    if (status == OAR_OK)
+        memcpy(oari_array_data(to), oar_tensor_data(half),
+               (size_t)oar_tensor_count(half) * oar_dtype_size(to->dtype));
+    oari_tensor_drop(pool, half);
     return status;
 }
 

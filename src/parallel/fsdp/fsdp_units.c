@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/name_match.h"
 #include "base/status.h"
 #include "base/vec.h"
 #include "parallel/fsdp/fsdp.h"
@@ -17,23 +18,6 @@
 enum { NAME = 256, LEAST_BYTES = 64 << 10 };
 
 /* ---- which modules ------------------------------------------------------- */
-
-/* Whether a dotted name fits a pattern whose parts may be "*"; below: or is
- * below one that does. */
-static int name_fits(const char *pattern, const char *name, int below)
-{
-    for (;;) {
-        size_t p = strcspn(pattern, "."), n = strcspn(name, ".");
-        int any = p == 1 && pattern[0] == '*';
-
-        if (n == 0 || (!any && (p != n || strncmp(pattern, name, n) != 0)))
-            return 0;
-        if (pattern[p] == 0 || name[n] == 0)
-            return pattern[p] == 0 && (name[n] == 0 || below);
-        pattern += p + 1;
-        name += n + 1;
-    }
-}
 
 /* What decides that a module is a unit. */
 typedef struct unit_rule {
@@ -56,7 +40,7 @@ static int is_unit(const unit_rule *rule, const oar_module *parent,
         int by_class = strncmp(pattern, "class:", 6) == 0;
 
         if (by_class ? strcmp(pattern + 6, oar_module_name(module)) == 0
-                     : name_fits(pattern, name, 0))
+                     : oari_name_fits(pattern, name, 0))
             fits = rule->used[i] = 1;
     }
     return fits;
@@ -238,7 +222,7 @@ static oar_status mark_ignored(const oari_fsdp *d, const oar_module *module,
     for (int i = 0; i < params; i++) {
         OARI_TRY(oar_module_param_name(module, i, name, sizeof name));
         for (int k = 0; pattern != NULL && pattern[k] != NULL; k++)
-            if (name_fits(pattern[k], name, 1))
+            if (oari_name_fits(pattern[k], name, 1))
                 ignored[i] = 1, used[k] = 1;
         for (int k = 0; ignored[i] && k < params; k++)
             ignored[k] |=

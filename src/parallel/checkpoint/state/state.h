@@ -10,11 +10,15 @@
 #include "parallel/checkpoint/copy_guard.h"
 #include "parallel/checkpoint/generation_index.h"
 #include "parallel/checkpoint/part_list.h"
+#include "parallel/tensor_parallel/tensor_parallel.h"
 
 /* An array, and its place in a whole tensor. */
 typedef struct oari_ckpt_item {
     char *section, *name;
     oar_tensor *tensor; /* a reference */
+    oar_tensor *of;     /* a reference: what it is a view of, from element
+                           of_first on; NULL: it is no view */
+    int64_t of_first;
     oar_shape whole;
     oari_ckpt_box box; /* or, if flat, elements from first on */
     int flat;
@@ -125,6 +129,13 @@ oar_status oari_ckpt_add_kept(const oar_state *state, int ranks,
 oar_status oari_state_add(oar_state *state, const char *section,
                           const char *name, oar_tensor *tensor,
                           const oar_place *place, unsigned flags);
+/* Adds elements first, .. of this rank's part of a tensor parallel parameter,
+ * row by row, which `tensor` holds: parts of one name that lie in its whole. */
+oar_status oari_state_add_cut(oar_state *state, const char *section,
+                              const char *name, oar_tensor *tensor,
+                              int64_t first, const oari_tp_cut *cut);
+/* From now on saves and loads find those parts where their tensor is then. */
+oar_status oari_state_follow_views(oar_state *state);
 /* Adds a source, whose name is copied. */
 oar_status oari_state_add_source(oar_state *state,
                                  const oari_ckpt_source_class *class,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* state_module: modules as arrays with PyTorch's names, and as values, the
  * counters of layers. What FSDP has spread over the ranks is saved from, and
- * loaded into, each rank's shards: flat ranges of the whole parameters. */
+ * loaded into, each rank's shards: flat ranges of the whole parameters. Of what
+ * is tensor parallel each rank saves and loads boxes of the whole. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "parallel/checkpoint/state/state.h"
 #include "parallel/ddp/ddp.h"
 #include "parallel/fsdp/fsdp.h"
+#include "parallel/tensor_parallel/tensor_parallel.h"
 
 enum { NAME_BYTES = OARI_CKPT_LONGEST_NAME + 1 };
 
@@ -138,7 +140,7 @@ static const oari_ckpt_source_class fsdp_class = { .collect = collect_nothing,
  * ignores is not added: it may differ from rank to rank. */
 static oar_status add_shard(oar_state *state, const oari_fsdp *d,
                             oar_tensor *param, int index, const char *prefix,
-                            const char *name)
+                            const char *name, const oari_tp_cut *cut)
 {
     int array = oari_fsdp_array_of_param(d, param);
     oar_place place = { .size = sizeof place,
@@ -154,13 +156,58 @@ static oar_status add_shard(oar_state *state, const oari_fsdp *d,
         OARI_TRY(join_name(prefix, d->param[array].name, other));
         return add_alias(state, full, other);
     }
+    if (oar_tensor_count(param) == 0 && cut != NULL)
+        return OAR_OK;
     if (oar_tensor_count(param) == 0)
         return oari_state_add(state, "model", full, param, NULL, 0);
     OARI_TRY(oari_fsdp_shard_of(d, array, &shard));
     place.first = (int64_t)shard.first;
+    if (cut != NULL && shard.count > 0)
+        return oari_state_add_cut(state, "model", full, shard.tensor,
+                                  place.first, cut);
     return shard.count == 0
                ? OAR_OK
                : oari_state_add(state, "model", full, shard.tensor, &place, 0);
+}
+
+/* ---- what is tensor parallel --------------------------------------------- */
+
+/* Adds this rank's part of parameter `index` of a module, or an alias on all
+ * ranks if it was there before. */
+static oar_status add_cut(oar_state *state, const oar_module *module, int index,
+                          const char *prefix, const char *name,
+                          const oari_tp_cut *cut)
+{
+    oar_tensor *param = oar_module_param(module, index);
+    char full[NAME_BYTES], before[NAME_BYTES], other[NAME_BYTES];
+
+    OARI_TRY(join_name(prefix, name, full));
+    for (int i = 0; i < index; i++) {
+        if (oar_module_param(module, i) != param)
+            continue;
+        OARI_TRY(oar_module_param_name(module, i, before, sizeof before));
+        OARI_TRY(join_name(prefix, before, other));
+        return add_alias(state, full, other);
+    }
+    return oari_state_add_cut(state, "model", full, param, 0, cut);
+}
+
+/* Adds what this rank has of parameter `index` of a module: all of it, a part,
+ * a shard, or a shard of a part. */
+static oar_status add_param(oar_state *state, const oar_module *module,
+                            const oari_fsdp *fsdp, int64_t first, int index,
+                            const char *prefix)
+{
+    oar_tensor *param = oar_module_param(module, index);
+    const oari_tp_cut *cut = oari_tp_cut_of(module, param);
+    char name[NAME_BYTES];
+
+    OARI_TRY(oar_module_param_name(module, index, name, sizeof name));
+    if (fsdp != NULL)
+        return add_shard(state, fsdp, param, index, prefix, name, cut);
+    if (cut != NULL)
+        return add_cut(state, module, index, prefix, name, cut);
+    return add_named(state, first, param, prefix, name);
 }
 
 /* Returns whether another rank's buffers are the ones that are saved. */
@@ -199,14 +246,10 @@ oar_status oar_state_add_module(oar_state *state, oar_module *module,
         OARI_TRY(oari_state_add_source(state, &fsdp_class, fsdp, prefix));
         module = oar_module_child(module, 0);
     }
-    for (int i = 0; i < oar_module_params(module); i++) {
-        oar_tensor *param = oar_module_param(module, i);
-
-        OARI_TRY(oar_module_param_name(module, i, name, sizeof name));
-        OARI_TRY(fsdp != NULL ? add_shard(state, fsdp, param, i, prefix, name)
-                              : add_named(state, first, param, prefix, name));
-    }
+    for (int i = 0; i < oar_module_params(module); i++)
+        OARI_TRY(add_param(state, module, fsdp, first, i, prefix));
     params = state->item.count;
+    OARI_TRY(oari_state_follow_views(state));
     for (int i = 0; i < oar_module_buffers(module); i++) {
         OARI_TRY(oar_module_buffer_name(module, i, name, sizeof name));
         OARI_TRY(add_named(state, first, oar_module_buffer(module, i), prefix,

@@ -218,10 +218,10 @@ static oar_status name_param(const oar_module *named, const char *prefix,
                      oari_ckpt_shape_text(oar_tensor_shape(param)).text);
 }
 
-/* Adds "state.NAME.WHAT". */
+/* Adds "state.NAME.WHAT". cut: of the parameter, which `place` is in then. */
 static oar_status add_array(oar_state *state, const char *name,
                             const char *what, oar_tensor *tensor,
-                            const oar_place *place)
+                            const oar_place *place, const oari_tp_cut *cut)
 {
     char full[NAME_BYTES];
     int n = snprintf(full, sizeof full, "state.%s.%s", name, what);
@@ -229,13 +229,17 @@ static oar_status add_array(oar_state *state, const char *name,
     if (n < 0 || n >= NAME_BYTES)
         return oari_fail(OAR_E_ARG, "state: the name \"%.40s...\" is too long",
                          full);
+    if (cut != NULL)
+        return oari_state_add_cut(state, "optim", full, tensor,
+                                  place != NULL ? place->first : 0, cut);
     return oari_state_add(state, "optim", full, tensor, place, 0);
 }
 
 /* Adds the arrays of one parameter of the optimizer, which is all of `param`
- * or, with a place, a part of it. */
+ * or, with a place, a part of it. cut: of a tensor parallel one, or NULL. */
 static oar_status add_param(oar_state *state, optim_source *o, int index,
-                            const char *name, const oar_place *place)
+                            const char *name, const oar_place *place,
+                            const oari_tp_cut *cut)
 {
     const char *what;
 
@@ -244,14 +248,14 @@ static oar_status add_param(oar_state *state, optim_source *o, int index,
         oar_tensor *tensor = oar_optim_state(o->optim, index, slot);
 
         if (tensor != NULL)
-            OARI_TRY(add_array(state, name, what, tensor, place));
+            OARI_TRY(add_array(state, name, what, tensor, place, cut));
     }
     o->index[o->params] = index;
     o->step[o->params] =
         oar_from_data(NULL, OAR_F32, OAR_SCALAR, &(float){ 0 });
     if (o->step[o->params] == NULL)
         return oar_last_error()->status;
-    OARI_TRY(add_array(state, name, "step", o->step[o->params++], NULL));
+    OARI_TRY(add_array(state, name, "step", o->step[o->params++], NULL, NULL));
     state->item.data[state->item.count - 1].at_once = 1; /* collect fills it */
     return OAR_OK;
 }
@@ -322,7 +326,8 @@ oar_status oar_state_add_optim(oar_state *state, oar_optim *optim,
 
         OARI_TRY(find_shard(fsdp, &param, &place));
         OARI_TRY(name_param(named, prefix != NULL ? prefix : "", param, name));
-        OARI_TRY(add_param(state, o, i, name, place.flat ? &place : NULL));
+        OARI_TRY(add_param(state, o, i, name, place.flat ? &place : NULL,
+                           oari_tp_cut_of(named, param)));
     }
     return OAR_OK;
 }

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* state_cut: arrays of which a tensor parallel model has parts, as boxes of the
+ * whole. */
+#include <oarsong/ops.h>
+
+#include "base/status.h"
+#include "parallel/checkpoint/state/state.h"
+
+/* Returns elements first, .. of a tensor as one of this shape, of which the
+ * caller owns a reference. */
+static oar_tensor *view_elements(oar_tensor *tensor, int64_t first,
+                                 oar_shape shape)
+{
+    oar_tensor *flat = oar_reshape(NULL, tensor, OAR_SHAPE(-1));
+    oar_tensor *range, *view;
+    int64_t count = 1;
+
+    for (int d = 0; d < shape.ndim; d++)
+        count *= shape.dim[d];
+    range = oar_narrow(NULL, flat, 0, first, count);
+    view = oar_reshape(NULL, range, shape);
+    oar_tensor_release(range);
+    oar_tensor_release(flat);
+    return view;
+}
+
+static oar_status add_box(oar_state *state, const char *section,
+                          const char *name, oar_tensor *tensor, int64_t first,
+                          const oari_tp_cut *cut, const oari_tp_box *box)
+{
+    oar_place place = { .size = sizeof place, .whole = cut->whole };
+    oar_tensor *view = view_elements(tensor, box->first - first, box->extent);
+    oari_ckpt_item *item;
+    oar_status status;
+
+    if (view == NULL)
+        return oar_last_error()->status;
+    for (int d = 0; d < cut->whole.ndim; d++)
+        place.offset[d] = box->offset[d];
+    status = oari_state_add(state, section, name, view, &place, 0);
+    oar_tensor_release(view);
+    OARI_TRY(status);
+    item = &state->item.data[state->item.count - 1];
+    item->of = oar_tensor_retain(tensor);
+    item->of_first = box->first - first;
+    return OAR_OK;
+}
+
+oar_status oari_state_add_cut(oar_state *state, const char *section,
+                              const char *name, oar_tensor *tensor,
+                              int64_t first, const oari_tp_cut *cut)
+{
+    int64_t next = 0;
+    oari_tp_box box;
+
+    while (oari_tp_next_box(cut, first, oar_tensor_count(tensor), &next, &box))
+        OARI_TRY(add_box(state, section, name, tensor, first, cut, &box));
+    return OAR_OK;
+}
+
+/* ---- parameters that have moved ------------------------------------------ */
+
+/* A sharded optimizer that was made later has given the parameters other
+ * memory: views are made again. */
+static oar_status refresh_views(oar_state *state)
+{
+    for (int64_t i = 0; i < state->item.count; i++) {
+        oari_ckpt_item *item = &state->item.data[i];
+        oar_tensor *view;
+
+        if (item->of == NULL ||
+            oar_tensor_storage(item->of) == oar_tensor_storage(item->tensor))
+            continue;
+        view = view_elements(item->of, item->of_first,
+                             oar_tensor_shape(item->tensor));
+        if (view == NULL)
+            return oar_last_error()->status;
+        oar_tensor_release(item->tensor);
+        item->tensor = view;
+    }
+    return OAR_OK;
+}
+
+static oar_status collect_views(const oari_ckpt_source *source,
+                                oari_ckpt_values *values)
+{
+    return refresh_views(source->object);
+}
+
+static void begin_load(const oari_ckpt_source *source)
+{
+    refresh_views(source->object);
+}
+
+static oar_status apply_nothing(const oari_ckpt_source *source,
+                                const oari_ckpt_found *found)
+{
+    return OAR_OK;
+}
+
+static const oari_ckpt_source_class views_class = { .collect = collect_views,
+                                                    .begin_load = begin_load,
+                                                    .apply = apply_nothing };
+
+oar_status oari_state_follow_views(oar_state *state)
+{
+    for (int64_t i = 0; i < state->item.count; i++)
+        if (state->item.data[i].of != NULL)
+            return oari_state_add_source(state, &views_class, state, "");
+    return OAR_OK;
+}

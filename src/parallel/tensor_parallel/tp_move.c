@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tp_move: collectives over tensors that are cut along any dim. Where the parts
+ * of the ranks are not one after the other in the whole, it goes through a copy
+ * in which they are. */
+#include <string.h>
+
+#include <oarsong/collective.h>
+
+#include "base/alloc.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "parallel/tensor_parallel/tensor_parallel.h"
+
+int64_t oar_tp_part(int64_t whole, int rank, int ranks, int64_t *first)
+{
+    int64_t each, rest;
+
+    if (whole < 0 || rank < 0 || rank >= ranks)
+        return 0;
+    each = whole / ranks;
+    rest = whole % ranks;
+    if (first != NULL)
+        *first = each * rank + (rank < rest ? rank : rest);
+    return each + (rank < rest);
+}
+
+oari_tp_layout oari_tp_layout_along(oar_group *group, oar_shape whole, int dim)
+{
+    oari_tp_layout l = { group, 1, whole.dim[dim], 1 };
+
+    for (int d = 0; d < whole.ndim; d++)
+        if (d < dim)
+            l.outer *= whole.dim[d];
+        else if (d > dim)
+            l.inner *= whole.dim[d];
+    return l;
+}
+
+/* Shapes that do not differ are those of the first of several ranks, which has
+ * everything, or of the only one: then any dim of at most one run will do. */
+oari_tp_layout oari_tp_layout_of(oar_group *group, oar_shape whole,
+                                 oar_shape part)
+{
+    oari_tp_layout l = { group, 1, 1, 1 };
+
+    for (int d = 0; d < whole.ndim; d++)
+        if (whole.dim[d] != part.dim[d])
+            return oari_tp_layout_along(group, whole, d);
+    for (int d = 0; d < whole.ndim; d++)
+        l.inner *= whole.dim[d];
+    return l;
+}
+
+/* ---- the order of ranks -------------------------------------------------- */
+
+/* Whether the parts of the ranks are one after the other in the whole. */
+static int is_in_order(const oari_tp_layout *l)
+{
+    return l->outer <= 1 || oar_group_size(l->group) == 1;
+}
+
+/* Gives the elements that each rank has; NULL if all have the same. */
+static oar_status count_parts(const oari_tp_layout *l, size_t **counts)
+{
+    int ranks = oar_group_size(l->group);
+    size_t *made;
+
+    *counts = NULL;
+    if (l->size % ranks == 0)
+        return OAR_OK;
+    made = oari_alloc((size_t)ranks, sizeof *made);
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    for (int r = 0; r < ranks; r++)
+        made[r] = (size_t)(l->outer * oar_tp_part(l->size, r, ranks, NULL) *
+                           l->inner);
+    *counts = made;
+    return OAR_OK;
+}
+
+/* Copies rank r's part between the whole and `apart`, where a rank's ranges
+ * follow each other. Returns the bytes of the part. */
+static size_t copy_part(const oari_tp_layout *l, int r, size_t element,
+                        char *whole, char *apart, int out)
+{
+    int64_t first = 0;
+    int64_t count = oar_tp_part(l->size, r, oar_group_size(l->group), &first);
+    size_t slice = (size_t)l->inner * element, run = (size_t)count * slice;
+
+    for (int64_t o = 0; o < l->outer && run > 0; o++) {
+        char *in_whole = whole + (size_t)(o * l->size + first) * slice;
+
+        if (out)
+            memcpy(apart + (size_t)o * run, in_whole, run);
+        else
+            memcpy(in_whole, apart + (size_t)o * run, run);
+    }
+    return (size_t)l->outer * run;
+}
+
+static void copy_parts(const oari_tp_layout *l, const oar_tensor *whole,
+                       char *apart, int out)
+{
+    char *data;
+    const void *from = oar_tensor_const_data(whole);
+    size_t element = oar_dtype_size(oar_tensor_dtype(whole));
+
+    memcpy(&data, &from, sizeof data); /* written only if it is `out` of */
+    for (int r = 0; r < oar_group_size(l->group); r++)
+        apart += copy_part(l, r, element, data, apart, out);
+}
+
+/* Gives memory for the whole in the order of ranks: its own, or a copy's. */
+static oar_status order_memory(const oari_tp_layout *l, const oar_tensor *whole,
+                               oar_tensor **apart)
+{
+    *apart = NULL;
+    if (is_in_order(l))
+        return OAR_OK;
+    *apart = oar_empty(NULL, oar_tensor_dtype(whole),
+                       OAR_SHAPE(oar_tensor_count(whole)));
+    return *apart != NULL ? OAR_OK : oar_last_error()->status;
+}
+
+/* ---- moving -------------------------------------------------------------- */
+
+oar_status oari_tp_move_gather(const oari_tp_layout *l, const oar_tensor *part,
+                               oar_tensor *whole)
+{
+    oar_tensor *apart = NULL;
+    size_t *counts = NULL;
+    oar_span in, out;
+    oar_status status;
+
+    OARI_TRY(oar_tensor_const_span(part, &in));
+    OARI_TRY(order_memory(l, whole, &apart));
+    status = oar_tensor_span(apart != NULL ? apart : whole, &out);
+    if (status == OAR_OK)
+        status = count_parts(l, &counts);
+    if (status == OAR_OK)
+        status = oar_all_gather_v(
+            l->group, in, out, counts,
+            OAR_OPTS(oar_call_opts, .label = "tensor parallel gather"), NULL);
+    if (status == OAR_OK && apart != NULL)
+        copy_parts(l, whole, oar_tensor_data(apart), 0);
+    oari_free(counts);
+    oar_tensor_release(apart);
+    return status;
+}
+
+oar_status oari_tp_move_reduce_scatter(const oari_tp_layout *l,
+                                       const oar_tensor *whole,
+                                       oar_tensor *part)
+{
+    oar_tensor *apart = NULL;
+    size_t *counts = NULL;
+    oar_span in, out;
+    oar_status status;
+
+    OARI_TRY(oar_tensor_span(part, &out));
+    OARI_TRY(order_memory(l, whole, &apart));
+    if (apart != NULL)
+        copy_parts(l, whole, oar_tensor_data(apart), 1);
+    status = oar_tensor_const_span(apart != NULL ? apart : whole, &in);
+    if (status == OAR_OK)
+        status = count_parts(l, &counts);
+    if (status == OAR_OK)
+        status = oar_reduce_scatter_v(
+            l->group, in, counts, out, OAR_SUM,
+            OAR_OPTS(oar_call_opts, .label = "tensor parallel scatter"), NULL);
+    oari_free(counts);
+    oar_tensor_release(apart);
+    return status;
+}
+
+oar_status oari_tp_move_own(const oari_tp_layout *l, const oar_tensor *whole,
+                            oar_tensor *part)
+{
+    const void *from = oar_tensor_const_data(whole);
+    char *data;
+
+    if (oar_tensor_count(part) == 0)
+        return OAR_OK;
+    memcpy(&data, &from, sizeof data); /* it is only read */
+    copy_part(l, oar_group_rank(l->group),
+              oar_dtype_size(oar_tensor_dtype(part)), data,
+              oar_tensor_data(part), 1);
+    return OAR_OK;
+}
+
+oar_status oari_tp_move_all_reduce(oar_group *group, const oar_tensor *from,
+                                   oar_tensor *to)
+{
+    const oar_call_opts *opts =
+        OAR_OPTS(oar_call_opts, .label = "tensor parallel sum");
+    oar_span in, out;
+
+    OARI_TRY(oar_tensor_span(to, &out));
+    if (from == to)
+        return oar_all_reduce(group, out, OAR_SUM, opts, NULL);
+    OARI_TRY(oar_tensor_const_span(from, &in));
+    return oar_all_reduce_into(group, in, out, OAR_SUM, opts, NULL);
+}
