@@ -96,8 +96,9 @@ OAR_API oar_status oar_state_add_span(oar_state *state, const char *section,
  * spread each rank saves and loads its shards, whether or not a parameter is
  * whole; the next forward after a load has the new numbers. What FSDP ignores
  * is left out: oar_state_add_tensor adds it, under a name for each rank where
- * ranks differ. Any wrapper loads
- * what another has saved, on any number of ranks. Keeps a reference to FSDP's
+ * ranks differ. Any wrapper loads what another has saved, on any number of
+ * ranks. Of a tensor parallel model (tensor_parallel.h) each rank saves and
+ * loads its parts of the whole. Keeps a reference to FSDP's
  * wrapper, whose groups must then live as long as the state. A parameter that
  * is there twice is saved once, with its other name as an alias. Ranks may add
  * different modules (stages): the checkpoint has all. Counters may differ

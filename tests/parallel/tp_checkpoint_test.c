@@ -25,7 +25,6 @@ typedef struct tp_run {
     oar_mesh *mesh;
     oar_module *net;
     oar_optim *optim;
-    oar_zero *zero;
     oar_state *state;
     int64_t step;
 } tp_run;
@@ -44,31 +43,25 @@ static int remove_folder(void **state)
     return folder_remove(folder);
 }
 
-/* A bias of keys has no gradient but what rounding leaves: a large eps keeps it
- * small. */
-static oar_status make_adam(void *arg, int count, oar_tensor *const *param,
-                            const char *const *name, oar_optim **optim)
-{
-    return oar_adamw_create_over(
-        count, param, OAR_OPTS(oar_adam_opts, .lr = 1e-2, .eps = 1e-3), optim);
-}
-
 static oar_status wrap_net(const tp_run_kind *k, tp_run *r)
 {
     oar_group *data = oar_mesh_group(r->mesh, 0);
 
-    if (k->wrap == FSDP)
-        return oar_fsdp_wrap(
-            r->net, data, OAR_OPTS(oar_fsdp_opts, .least_bytes = 1), &r->net);
-    if (k->wrap != PLAIN)
-        return oar_ddp_wrap(r->net, data,
-                            OAR_OPTS(oar_ddp_opts, .sharded = k->wrap == ZERO),
-                            &r->net);
+    if (k->wrap == FSDP || k->wrap == ZERO)
+        return oar_fsdp_wrap(r->net, data,
+                             OAR_OPTS(oar_fsdp_opts, .least_bytes = 1,
+                                      .stage = k->wrap == ZERO
+                                                   ? OAR_ZERO_STAGE_1
+                                                   : OAR_ZERO_STAGE_3),
+                             &r->net);
+    if (k->wrap == DDP)
+        return oar_ddp_wrap(r->net, data, NULL, &r->net);
     return OAR_OK;
 }
 
 static oar_status make_run(oar_group *g, const tp_run_kind *k, tp_run *r)
 {
+    oar_adam_opts adam = oar_adam_opts_init();
     oar_tensor *const *param;
     int count;
 
@@ -88,17 +81,14 @@ static oar_status make_run(oar_group *g, const tp_run_kind *k, tp_run *r)
     CHECK_OK(oar_state_create(&r->state));
     CHECK_OK(oar_state_add_module(r->state, r->net, NULL));
     CHECK_OK(oar_state_add_i64(r->state, "step", &r->step));
-    if (k->wrap == ZERO) {
-        CHECK_OK(oar_zero_create(r->net, make_adam, NULL, &r->zero));
-        return oar_state_add_zero(r->state, r->zero, r->net, NULL);
-    }
-    if (k->wrap == FSDP) {
+    adam.lr = 1e-2;
+    adam.eps =
+        1e-3; /* a bias of keys has no gradient but what rounding leaves */
+    if (k->wrap == FSDP || k->wrap == ZERO) {
         param = oar_fsdp_params(r->net, &count);
-        CHECK_OK(make_adam(NULL, count, param, NULL, &r->optim));
+        CHECK_OK(oar_adamw_create_over(count, param, &adam, &r->optim));
     } else {
-        CHECK_OK(oar_adamw_create(
-            r->net, OAR_OPTS(oar_adam_opts, .lr = 1e-2, .eps = 1e-3),
-            &r->optim));
+        CHECK_OK(oar_adamw_create(r->net, &adam, &r->optim));
     }
     return oar_state_add_optim(r->state, r->optim, r->net, NULL);
 }
@@ -106,7 +96,6 @@ static oar_status make_run(oar_group *g, const tp_run_kind *k, tp_run *r)
 static void drop_run(tp_run *r)
 {
     oar_state_destroy(r->state);
-    oar_zero_destroy(r->zero);
     oar_optim_destroy(r->optim);
     oar_module_release(r->net);
     oar_mesh_release(r->mesh);
@@ -131,13 +120,8 @@ static oar_status train_to(const tp_run_kind *k, tp_run *r, int64_t end)
                                       tape, logits, y,
                                       oar_mesh_group(r->mesh, 1), WORDS, NULL)
                                 : oar_cross_entropy(tape, logits, y)));
-        if (r->zero != NULL) {
-            CHECK_OK(oar_zero_step(r->zero));
-            oar_zero_zero_grad(r->zero);
-        } else {
-            CHECK_OK(oar_optim_step(r->optim));
-            oar_optim_zero_grad(r->optim);
-        }
+        CHECK_OK(oar_optim_step(r->optim));
+        oar_optim_zero_grad(r->optim);
         oar_tape_reset(tape);
     }
     oar_tape_destroy(tape);
