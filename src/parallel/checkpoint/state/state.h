@@ -16,7 +16,7 @@ typedef struct oari_ckpt_item {
     char *section, *name;
     oar_tensor *tensor; /* a reference */
     oar_shape whole;
-    oari_ckpt_box box; /* or, if flat, elements from first on */
+    oari_box box; /* or, if flat, elements from first on */
     int flat;
     int64_t first;
     unsigned flags;
