@@ -2,8 +2,10 @@
 /* dtensor.h: a tensor of which every rank of a mesh holds a part, and ways to
  * move it from one arrangement to any other.
  *
- *     oar_placement rows[2] = { oar_placement_shard(0), oar_placement_replicate() };
- *     oar_placement columns[2] = { oar_placement_replicate(), oar_placement_shard(1) };
+ *     oar_placement rows[2] = { oar_placement_shard(0),
+ *                               oar_placement_replicate() };
+ *     oar_placement columns[2] = { oar_placement_replicate(),
+ *                                  oar_placement_shard(1) };
  *     const oar_spec *a = oar_spec_of(mesh, 2, rows, OAR_SHAPE(5, 3), NULL);
  *     const oar_spec *b = oar_spec_of(mesh, 2, columns, OAR_SHAPE(5, 3), NULL);
  *
@@ -161,6 +163,76 @@ OAR_API oar_status oar_explain(const oar_spec *from, const oar_spec *to,
  * the text has, 0 on failure. */
 OAR_API size_t oar_explain_text(const oar_spec *from, const oar_spec *to,
                                 oar_dtype dtype, char *text, size_t bytes);
+
+/* ---- DTensors ------------------------------------------------------------ */
+
+typedef struct oar_dtensor {
+    oar_tensor *local;
+    const oar_spec *spec;
+} oar_dtensor;
+
+/* Takes a local tensor as this rank's part of a whole. Sends and copies
+ * nothing, so the ranks see to it that what is replicated is the same.
+ * OAR_E_SHAPE if it has not the shape of this rank's part. Borrows local. */
+OAR_API oar_dtensor oar_dtensor_from_local(oar_tensor *local,
+                                           const oar_spec *spec);
+
+/* Cuts a whole tensor into parts. root: the rank of the mesh that has it; the
+ * others give NULL, and all the same dtype. No gradient goes back to it. -1:
+ * every rank has it, the same numbers, and each takes its part; then a gradient
+ * goes back, and dtype is not read. A wrong tensor on root is told on all
+ * ranks. */
+#define oar_dtensor_scatter(...) oar_dtensor_scatter_at(OAR_HERE, __VA_ARGS__)
+OAR_API oar_dtensor oar_dtensor_scatter_at(const char *file, int line,
+                                           oar_tape *tape, oar_tensor *whole,
+                                           oar_dtype dtype,
+                                           const oar_spec *spec, int root);
+
+typedef struct oar_redistribute_opts {
+    size_t size;
+    uint64_t most_bytes; /* that any rank may receive: a plan with more is
+                            OAR_E_UNSUPPORTED, with the plan in the message; 0:
+                            any number */
+} oar_redistribute_opts;
+OAR_OPTS_INIT(oar_redistribute_opts);
+
+/* Moves a tensor to another spec of the same mesh, by the plan that oar_explain
+ * gives. If it lies so already, the result is a.local itself; without a tape, a
+ * new reference to it. What becomes partial is kept by the first rank of a row
+ * or, where it was sharded, by each that has it; with min and max by all.
+ * Gradients go back through sums only: through a partial prod, min or max
+ * backward is OAR_E_UNSUPPORTED. OAR_E_STATE for a mesh without a group, or
+ * inside a batch. */
+#define oar_redistribute(...) oar_redistribute_at(OAR_HERE, __VA_ARGS__)
+OAR_API oar_dtensor oar_redistribute_at(const char *file, int line,
+                                        oar_tape *tape, oar_dtensor a,
+                                        const oar_spec *to,
+                                        const oar_redistribute_opts *opts);
+
+/* What becomes of gradients where several ranks have the same numbers and go on
+ * with them outside of DTensors. There is no default. */
+typedef enum oar_local_grads {
+    OAR_GRADS_EQUAL = 1, /* all do the same, and have the same gradient */
+    OAR_GRADS_ADD = 2    /* each does something of its own: the gradients are
+                            added up over these ranks */
+} oar_local_grads;
+
+/* Gives the local tensor, to go on without a spec: a.local itself, or a view of
+ * it; without a tape, a new reference. OAR_E_ARG unless grads says what becomes
+ * of gradients; OAR_E_STATE if it is partial: redistribute it first. */
+OAR_API oar_tensor *oar_dtensor_to_local(oar_tape *tape, oar_dtensor a,
+                                         oar_local_grads grads);
+
+/* Gives the whole tensor on every rank, as redistributing it to replicated and
+ * oar_dtensor_to_local do. */
+#define oar_dtensor_whole(...) oar_dtensor_whole_at(OAR_HERE, __VA_ARGS__)
+OAR_API oar_tensor *oar_dtensor_whole_at(const char *file, int line,
+                                         oar_tape *tape, oar_dtensor a,
+                                         oar_local_grads grads);
+
+/* Writes the spec, which part this rank has, and its numbers, as
+ * oar_tensor_text does. Sends nothing. */
+OAR_API size_t oar_dtensor_text(oar_dtensor a, char *text, size_t bytes);
 
 OAR_END_DECLS
 

@@ -47,13 +47,14 @@ OAR_OPTS_INIT(oar_mesh_opts);
  * is left. name has a name for each dim, of 1 to 63 bytes and without a comma;
  * they are copied. NULL: "0", "1" and so on.
  *
- * All ranks call it, with the same sizes, names and figures, which are compared: if any
- * rank has others, all get OAR_E_MISMATCH. OAR_E_WORLD: sizes that do not give
- * the group's size. OAR_E_ARG: a name that is missing, too long, empty, has a
- * comma or occurs twice; a latency or bandwidth that is not above 0. OAR_E_STATE inside a batch on the group. If one rank
- * fails, for want of memory say, all do, at the latest when their time is up,
- * and the group may have ended (oar_group_fault). On failure nothing is left.
- * Borrows the group for the call only.
+ * All ranks call it, with the same sizes, names and figures, which are
+ * compared: if any rank has others, all get OAR_E_MISMATCH. OAR_E_WORLD: sizes
+ * that do not give the group's size. OAR_E_ARG: a name that is missing, too
+ * long, empty, has a comma or occurs twice; a latency or bandwidth that is not
+ * above 0. OAR_E_STATE inside a batch on the group. If one rank fails, for want
+ * of memory say, all do, at the latest when their time is up, and the group may
+ * have ended (oar_group_fault). On failure nothing is left. Borrows the group
+ * for the call only.
  *
  * group NULL: a mesh without groups, to count and plan with. Nothing is sent.
  * OAR_E_RANK if opts name a rank that is not there. opts may be NULL. */

@@ -17,8 +17,9 @@
 #include "parallel/dtensor/move_plan.h"
 #include "support/last_error.h"
 #include "support/leak_check.h"
+#include "support/spec_elements.h"
 
-enum { MOST_RANKS = 8, MOST_ELEMENTS = 64, MOST_SPECS = 200 };
+enum { MOST_RANKS = 8, MOST_ELEMENTS = 64 };
 
 static oar_mesh *make_mesh(int dims, const int *size, double us, double gb)
 {
@@ -32,87 +33,6 @@ static oar_mesh *make_mesh(int dims, const int *size, double us, double gb)
     return mesh;
 }
 
-/* ---- all specs of a mesh and a shape ------------------------------------- */
-
-typedef struct spec_list {
-    int count;
-    const oar_spec *spec[MOST_SPECS];
-} spec_list;
-
-static void add_spec(spec_list *list, const oar_spec *spec)
-{
-    for (int i = 0; i < list->count; i++)
-        if (list->spec[i] == spec)
-            return;
-    assert_true(list->count < MOST_SPECS);
-    list->spec[list->count++] = spec;
-}
-
-/* Adds the spec of these placements in every order that there is. */
-static void add_orders(spec_list *list, oar_mesh *mesh,
-                       const oar_placement *placement, oar_shape shape)
-{
-    static const int order[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
-                                     { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
-    int dims = oar_mesh_dims(mesh);
-
-    for (int i = 0; i < 6; i++) {
-        oar_spec_opts o = oar_spec_opts_init();
-        const oar_spec *spec;
-
-        if (dims < 3 && order[i][2] != 2)
-            continue;
-        if (dims < 2 && order[i][1] != 1)
-            continue;
-        o.order = order[i];
-        spec = oar_spec_of(mesh, dims, placement, shape, &o);
-        if (spec != NULL)
-            add_spec(list, spec);
-        else /* a flat cut before a shard, or sizes in ragged parts */
-            assert_true(oar_last_error()->status == OAR_E_ARG ||
-                        oar_last_error()->status == OAR_E_SHAPE);
-    }
-}
-
-/* Uneven parts, some empty: all but one row go to the last rank but one. */
-static const int64_t *odd_sizes(int64_t length, int parts, int64_t *size)
-{
-    memset(size, 0, (size_t)parts * sizeof *size);
-    size[parts - 1] = length > 0;
-    size[parts > 1 ? parts - 2 : 0] += length - (length > 0);
-    return size;
-}
-
-/* Goes through every placement of every mesh dim. odd: some have given sizes.
- */
-static void list_specs(oar_mesh *mesh, oar_shape shape, int odd,
-                       spec_list *list)
-{
-    int dims = oar_mesh_dims(mesh), kinds = 3 + shape.ndim + odd;
-    int total = 1;
-
-    list->count = 0;
-    for (int m = 0; m < dims; m++)
-        total *= kinds;
-    for (int n = 0; n < total; n++) {
-        int64_t size[3][MOST_RANKS];
-        oar_placement p[3];
-
-        for (int m = 0, rest = n; m < dims; m++, rest /= kinds) {
-            int kind = rest % kinds;
-
-            p[m] = kind == 0   ? oar_placement_replicate()
-                   : kind == 1 ? oar_placement_partial(OAR_REDUCE_OP_SUM)
-                   : kind == 2 ? oar_placement_flat()
-                               : oar_placement_shard((kind - 3) % shape.ndim);
-            if (kind == 3 + shape.ndim)
-                p[m].sizes =
-                    odd_sizes(shape.dim[0], oar_mesh_size(mesh, m), size[m]);
-        }
-        add_orders(list, mesh, p, shape);
-    }
-}
-
 /* ---- a move, played through ---------------------------------------------- */
 
 /* What a rank holds of each element; -1: it does not have it. */
@@ -120,100 +40,13 @@ typedef struct holding {
     int64_t number[MOST_RANKS][MOST_ELEMENTS];
 } holding;
 
-static int64_t count_of(oar_shape shape)
-{
-    int64_t count = 1;
-
-    for (int d = 0; d < shape.ndim; d++)
-        count *= shape.dim[d];
-    return count;
-}
-
-/* Whether a rank has an element, by cutting index by index. */
-static int has_element(const oar_spec *spec, int rank, int64_t element)
-{
-    const oari_cuts *cuts = &spec->layout;
-    const oari_grid *grid = &spec->mesh->grid;
-    int64_t low[8], high[8], index[8], at = 0, rest = element, count = 1;
-    int64_t flat_low = 0, flat_high = -1;
-
-    for (int d = spec->shape.ndim - 1; d >= 0; d--) {
-        index[d] = rest % spec->shape.dim[d];
-        rest /= spec->shape.dim[d];
-        low[d] = 0;
-        high[d] = spec->shape.dim[d];
-    }
-    for (int i = 0; i < grid->dims; i++) {
-        int m = cuts->order[i], n = grid->size[m];
-        int64_t *from = &low[cuts->on[m].dim], *to = &high[cuts->on[m].dim];
-        int x = rank / grid->stride[m] % n;
-        int64_t length, end = 0;
-
-        if (!oari_cut_splits(&cuts->on[m]))
-            continue;
-        if (cuts->on[m].kind == OAR_FLAT) {
-            if (flat_high < 0) {
-                for (int d = 0; d < spec->shape.ndim; d++) {
-                    at = at * (high[d] - low[d]) + (index[d] - low[d]);
-                    count *= high[d] - low[d];
-                }
-                flat_high = count;
-            }
-            from = &flat_low;
-            to = &flat_high;
-        }
-        length = *to - *from;
-        for (int k = 0; k <= x; k++) { /* part by part */
-            int64_t size = cuts->on[m].sizes != NULL
-                               ? cuts->on[m].sizes->size[k]
-                               : length / n + (k < length % n);
-            end += size;
-            if (k == x) {
-                *to = *from + end;
-                *from = *to - size;
-            }
-        }
-    }
-    for (int d = 0; d < spec->shape.ndim; d++)
-        if (index[d] < low[d] || index[d] >= high[d])
-            return 0;
-    return flat_high < 0 || (at >= flat_low && at < flat_high);
-}
-
-/* Which summand of a partial tensor a rank has; 0 for all where it is none. */
-static int summand_of(const oar_spec *spec, int rank)
-{
-    const oari_grid *grid = &spec->mesh->grid;
-    int summand = 0;
-
-    for (int m = 0; m < grid->dims; m++)
-        if (spec->layout.on[m].kind == OAR_PARTIAL)
-            summand = summand * grid->size[m] +
-                      rank / grid->stride[m] % grid->size[m];
-    return summand;
-}
-
-static int summands_of(const oar_spec *spec)
-{
-    int summands = 1;
-
-    for (int m = 0; m < spec->mesh->grid.dims; m++)
-        if (spec->layout.on[m].kind == OAR_PARTIAL)
-            summands *= spec->mesh->grid.size[m];
-    return summands;
-}
-
-static int64_t summand(int64_t element, int i)
-{
-    return (element + 1) * (i * 5 + 1) + i;
-}
-
 static void hold_start(const oar_spec *spec, holding *h)
 {
     for (int r = 0; r < spec->mesh->grid.ranks; r++)
-        for (int64_t e = 0; e < count_of(spec->shape); e++)
-            h->number[r][e] =
-                has_element(spec, r, e) ? summand(e, summand_of(spec, r)) : -1;
+        for (int64_t e = 0; e < shape_count(spec->shape); e++)
+            h->number[r][e] = spec_has_element(spec, r, e)
+                                  ? spec_summand(e, spec_summand_of(spec, r))
+                                  : -1;
 }
 
 static int same_but_along(const oari_grid *grid, int a, int b, int dim)
@@ -234,7 +67,7 @@ static int64_t look_for(const oar_spec *from, const oari_move_step *step,
 
     for (int r = 0; r < grid->ranks; r++)
         if (h->number[r][e] >= 0 &&
-            summand_of(from, r) == summand_of(from, rank) &&
+            spec_summand_of(from, r) == spec_summand_of(from, rank) &&
             (step->mesh_dim < 0 ||
              same_but_along(grid, rank, r, step->mesh_dim)))
             return h->number[r][e];
@@ -277,9 +110,9 @@ static void play_step(const oar_spec *from, const oar_spec *to,
     static holding after;
 
     for (int r = 0; r < from->mesh->grid.ranks; r++)
-        for (int64_t e = 0; e < count_of(from->shape); e++) {
+        for (int64_t e = 0; e < shape_count(from->shape); e++) {
             after.number[r][e] = -1;
-            if (!has_element(to, r, e))
+            if (!spec_has_element(to, r, e))
                 continue;
             after.number[r][e] = play_element(from, to, step, h, r, e);
             if (after.number[r][e] < 0)
@@ -295,15 +128,15 @@ static void check_end(const oar_spec *from, const oar_spec *to,
 {
     int ranks = from->mesh->grid.ranks;
 
-    for (int64_t e = 0; e < count_of(from->shape); e++) {
+    for (int64_t e = 0; e < shape_count(from->shape); e++) {
         int64_t whole = 0;
 
-        for (int i = 0; i < summands_of(from); i++)
-            whole += summand(e, i);
+        for (int i = 0; i < spec_summands(from); i++)
+            whole += spec_summand(e, i);
         for (int r = 0; r < ranks; r++) {
             int64_t sum = 0;
 
-            assert_int_equal(h->number[r][e] >= 0, has_element(to, r, e));
+            assert_int_equal(h->number[r][e] >= 0, spec_has_element(to, r, e));
             if (h->number[r][e] < 0)
                 continue;
             for (int k = 0; k < ranks; k++) { /* ranks at its other places */
@@ -348,7 +181,7 @@ static void check_all_moves(int dims, const int *size, oar_shape shape, int odd,
     oar_mesh *mesh = make_mesh(dims, size, 5, 1);
     spec_list list;
 
-    list_specs(mesh, shape, odd, &list);
+    spec_list_make(mesh, shape, odd, &list);
     for (int i = 0, n = 0; i < list.count; i++)
         for (int k = 0; k < list.count; k++)
             if (n++ % every == 0)
@@ -437,11 +270,12 @@ static void check_cheapest(int dims, const int *size, oar_shape shape,
 {
     oar_mesh *mesh = make_mesh(dims, size, latency, gb);
     oari_mover mover = { &mesh->grid, shape, 4 };
-    static double us[MOST_SPECS * MOST_SPECS], last[MOST_SPECS * MOST_SPECS];
-    static double cost[MOST_SPECS];
+    static double us[SPEC_LIST_MOST * SPEC_LIST_MOST],
+        last[SPEC_LIST_MOST * SPEC_LIST_MOST];
+    static double cost[SPEC_LIST_MOST];
     spec_list list;
 
-    list_specs(mesh, shape, 0, &list);
+    spec_list_make(mesh, shape, 0, &list);
     find_steps(&mover, &list, us, last);
     for (int i = 0, n = 0; i < list.count; i++)
         for (int k = 0; k < list.count; k++) {

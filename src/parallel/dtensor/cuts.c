@@ -211,6 +211,12 @@ void oari_cuts_part(const oari_grid *grid, oar_shape shape,
     *part = p;
 }
 
+oar_shape oari_part_shape(const oari_part *part)
+{
+    return part->flat ? OAR_SHAPE(part->count)
+                      : oar_shape_of(part->box.ndim, part->box.extent);
+}
+
 int oari_part_boxes(const oari_part *part, oari_box box[OARI_FLAT_BOXES])
 {
     oar_shape shape = oar_shape_of(part->box.ndim, part->box.extent);

@@ -74,6 +74,9 @@ int64_t oari_cuts_largest(const oari_grid *grid, oar_shape shape,
 void oari_cuts_part(const oari_grid *grid, oar_shape shape,
                     const oari_cuts *layout, int rank, oari_part *part);
 
+/* Returns the shape of a part: that of its box, or one dim if it is flat. */
+oar_shape oari_part_shape(const oari_part *part);
+
 /* Cuts a part into boxes of the whole, which lie one behind the other in its
  * memory. Returns how many; empty ones are left out. */
 int oari_part_boxes(const oari_part *part, oari_box box[OARI_FLAT_BOXES]);

@@ -351,7 +351,7 @@ static oari_move_path *plan_path(const oar_spec *from, const oar_spec *to,
     path->from = from;
     path->to = to;
     path->element = element;
-    path->key = (from->hash * 3 + to->hash) | 1;
+    path->key = (from->hash * 3 + to->hash + element) | 1;
     path->steps = steps;
     memcpy(path->step, step, bytes);
     path->label = (char *)path->step + bytes;

@@ -350,9 +350,7 @@ oar_shape oar_spec_local_shape(const oar_spec *spec, int rank)
     if (spec == NULL || rank < 0 || rank >= spec->mesh->grid.ranks)
         return OAR_SCALAR;
     oari_cuts_part(&spec->mesh->grid, spec->shape, &spec->layout, rank, &part);
-    if (part.flat)
-        return OAR_SHAPE(part.count);
-    return oar_shape_of(part.box.ndim, part.box.extent);
+    return oari_part_shape(&part);
 }
 
 /* Finds where elements of a box begin in the whole, if a range of them is one
