@@ -18,7 +18,7 @@ enum {
     MOST_NODES = 500,
     MOST_LOOKS = 160, /* nodes whose edges are followed */
     HASH = 1024,
-    FEW_DIMS = 4 /* up to so many dims of a tensor, any may be cut on the way */
+    FEW_DIMS = 3 /* up to so many dims of a tensor, any may be cut on the way */
 };
 
 typedef struct node {
@@ -68,7 +68,9 @@ static int best_dim(oar_shape shape, int parts)
 }
 
 /* Lists what each mesh dim may do: nothing, what it does at either end, and
- * shards, which make what others move smaller. */
+ * shards, which make what others move smaller. Of many dims those that either
+ * end cuts, the first, whose parts lie in one piece, and the one with the
+ * smallest parts. */
 static void offer_cuts(search *s, const oari_cuts *from)
 {
     oar_shape shape = s->mover->shape;
@@ -83,7 +85,7 @@ static void offer_cuts(search *s, const oari_cuts *from)
         if (flat)
             offer_cut(s, m, (oari_cut){ .kind = OAR_FLAT });
         for (int d = 0; d < shape.ndim; d++) {
-            int wanted = shape.ndim <= FEW_DIMS ||
+            int wanted = shape.ndim <= FEW_DIMS || d == 0 ||
                          d == best_dim(shape, s->mover->grid->size[m]);
             for (int k = 0; k < dims; k++)
                 wanted |=
