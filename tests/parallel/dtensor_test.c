@@ -390,6 +390,8 @@ static oar_status refusals(oar_group *world, void *arg)
                     one, oar_spec_of(mesh, 1, &sum, OAR_SHAPE(2), NULL)),
                 OAR_GRADS_EQUAL),
             OAR_E_STATE, "partial");
+    REFUSED(oar_dtensor_whole(NULL, a, (oar_local_grads)3), OAR_E_ARG,
+            "dtensor_whole: say whether");
     o.most_bytes = 7;
     REFUSED(oar_redistribute(NULL, a,
                              oar_spec_of(mesh, 1, &r, OAR_SHAPE(4), NULL), &o)

@@ -435,6 +435,17 @@ static oar_tensor *view_of(oar_tape *tape, oar_tensor *a)
     return copy;
 }
 
+static oar_status check_grads(oar_local_grads grads, const char *call)
+{
+    if (grads == OAR_GRADS_EQUAL || grads == OAR_GRADS_ADD)
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG,
+                     "%s: say whether the gradients of ranks with the same "
+                     "part are equal (OAR_GRADS_EQUAL) or are to be added "
+                     "(OAR_GRADS_ADD)",
+                     call);
+}
+
 oar_tensor *oar_dtensor_to_local(oar_tape *tape, oar_dtensor a,
                                  oar_local_grads grads)
 {
@@ -443,15 +454,9 @@ oar_tensor *oar_dtensor_to_local(oar_tape *tape, oar_dtensor a,
 
     if (a.local == NULL)
         return NULL;
-    if (check_local(a.local, a.spec, "dtensor_to_local") != OAR_OK)
+    if (check_local(a.local, a.spec, "dtensor_to_local") != OAR_OK ||
+        check_grads(grads, "dtensor_to_local") != OAR_OK)
         return NULL;
-    if (grads != OAR_GRADS_EQUAL && grads != OAR_GRADS_ADD) {
-        oari_fail(OAR_E_ARG,
-                  "dtensor_to_local: say whether the gradients of ranks with "
-                  "the same part are equal (OAR_GRADS_EQUAL) or are to be "
-                  "added (OAR_GRADS_ADD)");
-        return NULL;
-    }
     if (oari_cuts_has(&a.spec->layout, a.spec->mesh->grid.dims, OAR_PARTIAL)) {
         oari_fail(OAR_E_STATE, "dtensor_to_local: the tensor is partial: "
                                "redistribute it first");
@@ -483,7 +488,8 @@ oar_tensor *oar_dtensor_whole_at(const char *file, int line, oar_tape *tape,
 
     if (a.local == NULL)
         return NULL;
-    if (check_local(a.local, a.spec, "dtensor_whole") != OAR_OK)
+    if (check_local(a.local, a.spec, "dtensor_whole") != OAR_OK ||
+        check_grads(grads, "dtensor_whole") != OAR_OK)
         return NULL;
     to = oari_spec_replicated(a.spec->mesh, a.spec->shape);
     if (to != NULL)
