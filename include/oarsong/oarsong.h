@@ -46,6 +46,7 @@
 #include <oarsong/ddp.h>
 #include <oarsong/syncbn.h>
 #include <oarsong/mesh.h>
+#include <oarsong/dtensor.h>
 #include <oarsong/schedule.h>
 #include <oarsong/fsdp.h>
 #include <oarsong/tensor_parallel.h>

@@ -59,16 +59,16 @@ static void check_tensor(const oari_ckpt_index *index,
 
     for (int64_t i = 0; i < t->chunks; i++) {
         const oari_ckpt_index_chunk *c = &index->chunk[t->first + i];
-        oari_ckpt_box box = oari_ckpt_index_box(index, t, c);
+        oari_box box = oari_ckpt_index_box(index, t, c);
         const oari_ckpt_index_file *f = &index->file[c->file];
 
         FUZZ_CHECK(c->file >= 0 && c->file < index->files);
         FUZZ_CHECK(c->at >= f->data && c->at <= f->bytes &&
-                   (uint64_t)oari_ckpt_box_count(&box) * element <=
+                   (uint64_t)oari_box_count(&box) * element <=
                        f->bytes - c->at);
     }
     FUZZ_CHECK(oari_ckpt_index_find(index, t->section, t->name) != NULL);
-    wanted.box = oari_ckpt_box_whole(oari_ckpt_index_shape(index, t));
+    wanted.box = oari_box_whole(oari_ckpt_index_shape(index, t));
     status = oari_ckpt_read_plan_wanted(&plan, index, t, 1, &wanted);
     FUZZ_CHECK(status == OAR_OK || status == OAR_E_DATA);
     oari_ckpt_read_plan_free(&plan);

@@ -322,7 +322,11 @@ static oar_status differ(oar_group *world, void *arg)
     int last = oar_group_rank(world) == 5, straight[2] = { 2, 3 },
         turned[2] = { 3, 2 }, wrong[2] = { 2, 2 };
     oar_mesh *mesh = NULL, *slice = NULL;
+    oar_mesh_opts o = oar_mesh_opts_init();
 
+    o.gb_per_s = (double[]){ 8, last ? 4 : 5 };
+    CHECK(fails_with(oar_mesh_create(world, 2, straight, names, &o, &mesh),
+                     OAR_E_MISMATCH, "with GB/s 8, 4 on rank 5"));
     CHECK(fails_with(
         oar_mesh_create(world, 2, last ? turned : straight, names, NULL, &mesh),
         OAR_E_MISMATCH,

@@ -18,10 +18,10 @@
 enum { MOST = 4096 }; /* elements of a tensor here */
 
 /* Lists the number, in the whole, of each element of a box. */
-static int64_t list_elements(const oari_ckpt_box *box, oar_shape whole,
+static int64_t list_elements(const oari_box *box, oar_shape whole,
                              int64_t index[MOST])
 {
-    int64_t n = oari_ckpt_box_count(box);
+    int64_t n = oari_box_count(box);
 
     assert_true(n <= MOST);
     for (int64_t i = 0; i < n; i++)
@@ -35,53 +35,52 @@ static void shapes_that_cannot_be_are_refused(void **state)
 {
     oar_shape large = OAR_SHAPE(1LL << 40, 1LL << 20);
 
-    assert_true(oari_ckpt_shape_fits(OAR_SCALAR, 8));
-    assert_true(oari_ckpt_shape_fits(OAR_SHAPE(0, 5), 8));
-    assert_true(oari_ckpt_shape_fits(large, 4));
-    assert_false(oari_ckpt_shape_fits(large, 8));
-    assert_false(oari_ckpt_shape_fits(OAR_SHAPE(0, INT64_MAX, 3), 1));
-    assert_false(oari_ckpt_shape_fits(OAR_SHAPE(3, -1), 4));
-    assert_false(oari_ckpt_shape_fits(OAR_SHAPE(3), 0));
+    assert_true(oari_box_shape_fits(OAR_SCALAR, 8));
+    assert_true(oari_box_shape_fits(OAR_SHAPE(0, 5), 8));
+    assert_true(oari_box_shape_fits(large, 4));
+    assert_false(oari_box_shape_fits(large, 8));
+    assert_false(oari_box_shape_fits(OAR_SHAPE(0, INT64_MAX, 3), 1));
+    assert_false(oari_box_shape_fits(OAR_SHAPE(3, -1), 4));
+    assert_false(oari_box_shape_fits(OAR_SHAPE(3), 0));
     large.ndim = OAR_MAX_DIMS + 1;
-    assert_false(oari_ckpt_shape_fits(large, 1));
+    assert_false(oari_box_shape_fits(large, 1));
     large.ndim = -1;
-    assert_false(oari_ckpt_shape_fits(large, 1));
+    assert_false(oari_box_shape_fits(large, 1));
 }
 
 static void boxes_outside_of_a_shape_are_refused(void **state)
 {
     oar_shape whole = OAR_SHAPE(4, 6);
-    oari_ckpt_box box = { 2, { 1, 2 }, { 3, 4 } };
+    oari_box box = { 2, { 1, 2 }, { 3, 4 } };
 
-    assert_true(oari_ckpt_box_fits(&box, whole));
-    assert_false(oari_ckpt_box_fits(&box, OAR_SHAPE(4, 5)));
-    assert_false(oari_ckpt_box_fits(&box, OAR_SHAPE(4, 6, 1)));
+    assert_true(oari_box_fits(&box, whole));
+    assert_false(oari_box_fits(&box, OAR_SHAPE(4, 5)));
+    assert_false(oari_box_fits(&box, OAR_SHAPE(4, 6, 1)));
     box.offset[0] = -1;
-    assert_false(oari_ckpt_box_fits(&box, whole));
-    box = (oari_ckpt_box){ 2, { 1, 2 }, { -1, 4 } };
-    assert_false(oari_ckpt_box_fits(&box, whole));
-    box = (oari_ckpt_box){ 2, { 1, 2 }, { INT64_MAX, 4 } };
-    assert_false(oari_ckpt_box_fits(&box, whole));
-    box = (oari_ckpt_box){ 2, { 4, 6 }, { 0, 0 } };
-    assert_true(oari_ckpt_box_fits(&box, whole));
+    assert_false(oari_box_fits(&box, whole));
+    box = (oari_box){ 2, { 1, 2 }, { -1, 4 } };
+    assert_false(oari_box_fits(&box, whole));
+    box = (oari_box){ 2, { 1, 2 }, { INT64_MAX, 4 } };
+    assert_false(oari_box_fits(&box, whole));
+    box = (oari_box){ 2, { 4, 6 }, { 0, 0 } };
+    assert_true(oari_box_fits(&box, whole));
     box.offset[0] = 5;
-    assert_false(oari_ckpt_box_fits(&box, whole));
+    assert_false(oari_box_fits(&box, whole));
 }
 
 static void texts_show_first_and_end(void **state)
 {
-    oari_ckpt_box box = { 2, { 0, 2 }, { 4, 4 } }, none = { 0 };
-    oari_ckpt_box longest = { .ndim = OAR_MAX_DIMS };
+    oari_box box = { 2, { 0, 2 }, { 4, 4 } }, none = { 0 };
+    oari_box longest = { .ndim = OAR_MAX_DIMS };
 
-    assert_string_equal(oari_ckpt_box_text(&box).text, "[0:4, 2:6]");
-    assert_string_equal(oari_ckpt_box_text(&none).text, "[]");
-    assert_string_equal(oari_ckpt_shape_text(OAR_SHAPE(4, 0, 6)).text,
+    assert_string_equal(oari_box_text(&box).text, "[0:4, 2:6]");
+    assert_string_equal(oari_box_text(&none).text, "[]");
+    assert_string_equal(oari_box_shape_text(OAR_SHAPE(4, 0, 6)).text,
                         "[4, 0, 6]");
-    assert_string_equal(oari_ckpt_shape_text(OAR_SCALAR).text, "[]");
+    assert_string_equal(oari_box_shape_text(OAR_SCALAR).text, "[]");
     for (int d = 0; d < OAR_MAX_DIMS; d++)
         longest.offset[d] = INT64_MIN;
-    assert_int_equal(strlen(oari_ckpt_box_text(&longest).text),
-                     8 * 41 + 7 * 2 + 2);
+    assert_int_equal(strlen(oari_box_text(&longest).text), 8 * 41 + 7 * 2 + 2);
 }
 
 /* ---- flat ranges --------------------------------------------------------- */
@@ -96,21 +95,21 @@ static void a_flat_range_is_at_most_2n_minus_1_boxes_in_order(void **state)
     /* The highest bit of code says how many dims follow, two bits each. */
     for (int code = 1; code < 512; code++) {
         oar_shape whole = { .ndim = (31 - __builtin_clz((unsigned)code)) / 2 };
-        oari_ckpt_box all, box[OARI_CKPT_FLAT_BOXES];
+        oari_box all, box[OARI_FLAT_BOXES];
         int64_t most;
         if (code >> 2 * whole.ndim != 1)
             continue;
         for (int d = 0; d < whole.ndim; d++)
             whole.dim[d] = code >> 2 * d & 3;
-        all = oari_ckpt_box_whole(whole);
-        most = oari_ckpt_box_count(&all);
+        all = oari_box_whole(whole);
+        most = oari_box_count(&all);
         for (int64_t first = 0; first <= most; first++)
             for (int64_t count = 0; first + count <= most; count++, tried++) {
-                int n = oari_ckpt_flat_boxes(whole, first, count, box);
+                int n = oari_flat_boxes(whole, first, count, box);
                 int64_t at = first;
                 if (most == 0) {
                     assert_int_equal(n, 1);
-                    assert_int_equal(oari_ckpt_box_compare(box, &all), 0);
+                    assert_int_equal(oari_box_compare(box, &all), 0);
                     continue;
                 }
                 assert_true(n <= (whole.ndim > 0 ? 2 * whole.ndim - 1 : 1));
@@ -118,17 +117,17 @@ static void a_flat_range_is_at_most_2n_minus_1_boxes_in_order(void **state)
                     n > worst[whole.ndim] ? n : worst[whole.ndim];
                 for (int b = 0; b < n; b++) {
                     int64_t have = list_elements(&box[b], whole, index);
-                    assert_true(oari_ckpt_box_fits(&box[b], whole));
+                    assert_true(oari_box_fits(&box[b], whole));
                     assert_true(have > 0);
                     for (int64_t i = 0; i < have; i++)
                         assert_int_equal(index[i], at++);
                 }
                 assert_int_equal(at, first + count);
             }
-        assert_int_equal(oari_ckpt_flat_boxes(whole, 0, most + 1, box), -1);
-        assert_int_equal(oari_ckpt_flat_boxes(whole, -1, 1, box), -1);
-        assert_int_equal(oari_ckpt_flat_boxes(whole, 1, INT64_MAX, box), -1);
-        assert_int_equal(oari_ckpt_flat_boxes(whole, 0, -1, box), -1);
+        assert_int_equal(oari_flat_boxes(whole, 0, most + 1, box), -1);
+        assert_int_equal(oari_flat_boxes(whole, -1, 1, box), -1);
+        assert_int_equal(oari_flat_boxes(whole, 1, INT64_MAX, box), -1);
+        assert_int_equal(oari_flat_boxes(whole, 0, -1, box), -1);
     }
     print_message("%ld flat ranges; most boxes by dims: %d %d %d %d %d\n",
                   tried, worst[0], worst[1], worst[2], worst[3], worst[4]);
@@ -139,13 +138,13 @@ static void a_flat_range_is_at_most_2n_minus_1_boxes_in_order(void **state)
 static void eight_dims_give_fifteen_boxes(void **state)
 {
     oar_shape whole = OAR_SHAPE(3, 3, 3, 3, 3, 3, 3, 3);
-    oari_ckpt_box box[OARI_CKPT_FLAT_BOXES];
+    oari_box box[OARI_FLAT_BOXES];
     int64_t at = 1;
 
-    assert_int_equal(oari_ckpt_flat_boxes(whole, 1, 6561 - 2, box), 15);
+    assert_int_equal(oari_flat_boxes(whole, 1, 6561 - 2, box), 15);
     for (int b = 0; b < 15; b++) {
         assert_int_equal(catalog_element(&box[b], whole, 0), at);
-        at += oari_ckpt_box_count(&box[b]);
+        at += oari_box_count(&box[b]);
     }
     assert_int_equal(at, 6560);
 }
@@ -160,7 +159,7 @@ static void what_boxes_have_in_common_is_what_both_have(void **state)
 
     for (int i = 0; i < 3000; i++) {
         oar_shape whole = catalog_shape(&random, 5);
-        oari_ckpt_box a = catalog_box(&random, whole), b, common;
+        oari_box a = catalog_box(&random, whole), b, common;
         int64_t n, met = 0;
         b = catalog_box(&random, whole);
         memset(has, 0, sizeof has);
@@ -170,11 +169,11 @@ static void what_boxes_have_in_common_is_what_both_have(void **state)
         n = list_elements(&b, whole, index);
         for (int64_t e = 0; e < n; e++)
             met += has[index[e]]++;
-        if (!oari_ckpt_box_meet(&a, &b, &common)) {
+        if (!oari_box_meet(&a, &b, &common)) {
             assert_int_equal(met, 0);
             continue;
         }
-        assert_true(oari_ckpt_box_fits(&common, whole));
+        assert_true(oari_box_fits(&common, whole));
         n = list_elements(&common, whole, index);
         assert_int_equal(n, met);
         for (int64_t e = 0; e < n; e++)
@@ -191,20 +190,20 @@ static void runs_copy_each_byte_of_a_box_once(void **state)
 
     for (int i = 0; i < 3000; i++) {
         oar_shape whole = catalog_shape(&random, 5);
-        oari_ckpt_box from = catalog_box(&random, whole), to, what;
+        oari_box from = catalog_box(&random, whole), to, what;
         size_t element = (size_t)1 << catalog_below(&random, 4);
         int64_t copied = 0, runs, last = -1;
-        oari_ckpt_runs walk;
-        oari_ckpt_run run;
+        oari_box_runs walk;
+        oari_box_run run;
         to =
             catalog_below(&random, 3) == 0 ? from : catalog_box(&random, whole);
-        if (!oari_ckpt_box_meet(&from, &to, &what))
+        if (!oari_box_meet(&from, &to, &what))
             continue;
         list_elements(&from, whole, from_index);
         list_elements(&to, whole, to_index);
-        runs = oari_ckpt_runs_start(&walk, &what, &from, &to, element);
-        fewer += oari_ckpt_box_count(&what) - runs;
-        for (; oari_ckpt_runs_next(&walk, &run); runs--) {
+        runs = oari_box_runs_start(&walk, &what, &from, &to, element);
+        fewer += oari_box_count(&what) - runs;
+        for (; oari_box_runs_next(&walk, &run); runs--) {
             assert_true((int64_t)run.from > last);
             last = (int64_t)(run.from + run.bytes) - 1;
             assert_int_equal(
@@ -214,45 +213,45 @@ static void runs_copy_each_byte_of_a_box_once(void **state)
                                  to_index[(run.to + b) / element]);
         }
         assert_int_equal(runs, 0);
-        assert_int_equal(copied, oari_ckpt_box_count(&what));
+        assert_int_equal(copied, oari_box_count(&what));
     }
     assert_true(fewer > 0);
 }
 
 static void runs_are_as_long_as_they_can_be(void **state)
 {
-    oari_ckpt_box all = oari_ckpt_box_whole(OAR_SHAPE(4, 5, 6));
-    oari_ckpt_box rows = { 3, { 1, 0, 0 }, { 2, 5, 6 } };
-    oari_ckpt_box columns = { 3, { 0, 2, 0 }, { 4, 2, 6 } };
-    oari_ckpt_box none = { 3, { 0, 2, 0 }, { 4, 0, 6 } }, one = { 0 };
-    oari_ckpt_runs runs;
-    oari_ckpt_run run;
+    oari_box all = oari_box_whole(OAR_SHAPE(4, 5, 6));
+    oari_box rows = { 3, { 1, 0, 0 }, { 2, 5, 6 } };
+    oari_box columns = { 3, { 0, 2, 0 }, { 4, 2, 6 } };
+    oari_box none = { 3, { 0, 2, 0 }, { 4, 0, 6 } }, one = { 0 };
+    oari_box_runs runs;
+    oari_box_run run;
 
-    assert_int_equal(oari_ckpt_runs_start(&runs, &rows, &all, &rows, 4), 1);
-    assert_int_equal(oari_ckpt_runs_next(&runs, &run), 1);
+    assert_int_equal(oari_box_runs_start(&runs, &rows, &all, &rows, 4), 1);
+    assert_int_equal(oari_box_runs_next(&runs, &run), 1);
     assert_int_equal(run.from, 120);
     assert_int_equal(run.to, 0);
     assert_int_equal(run.bytes, 240);
-    assert_int_equal(oari_ckpt_runs_start(&runs, &columns, &all, &all, 4), 4);
-    assert_int_equal(oari_ckpt_runs_start(&runs, &none, &all, &all, 4), 0);
-    assert_int_equal(oari_ckpt_runs_next(&runs, &run), 0);
-    assert_int_equal(oari_ckpt_runs_start(&runs, &one, &one, &one, 8), 1);
-    assert_int_equal(oari_ckpt_runs_next(&runs, &run), 1);
+    assert_int_equal(oari_box_runs_start(&runs, &columns, &all, &all, 4), 4);
+    assert_int_equal(oari_box_runs_start(&runs, &none, &all, &all, 4), 0);
+    assert_int_equal(oari_box_runs_next(&runs, &run), 0);
+    assert_int_equal(oari_box_runs_start(&runs, &one, &one, &one, 8), 1);
+    assert_int_equal(oari_box_runs_next(&runs, &run), 1);
     assert_int_equal(run.bytes, 8);
-    assert_int_equal(oari_ckpt_runs_next(&runs, &run), 0);
+    assert_int_equal(oari_box_runs_next(&runs, &run), 0);
 }
 
 /* ---- tilings ------------------------------------------------------------- */
 
 /* Divides a box in two, again and again: boxes that tile it. */
-static int64_t divide(catalog_random *random, oari_ckpt_box all, int64_t wanted,
-                      oari_ckpt_box *box)
+static int64_t divide(catalog_random *random, oari_box all, int64_t wanted,
+                      oari_box *box)
 {
     int64_t n = 1;
 
     box[0] = all;
     for (int64_t tries = 0; n < wanted && tries < 4 * wanted; tries++) {
-        oari_ckpt_box *cut = &box[catalog_below(random, n)];
+        oari_box *cut = &box[catalog_below(random, n)];
         int d = all.ndim > 0 ? (int)catalog_below(random, all.ndim) : 0;
         int64_t rows;
         if (all.ndim == 0 || cut->extent[d] < 2)
@@ -267,13 +266,13 @@ static int64_t divide(catalog_random *random, oari_ckpt_box all, int64_t wanted,
 }
 
 /* Checks an answer element by element. */
-static void check_tiling(oar_shape whole, int64_t count,
-                         const oari_ckpt_box *box, const oari_ckpt_tiling *t)
+static void check_tiling(oar_shape whole, int64_t count, const oari_box *box,
+                         const oari_ckpt_tiling *t)
 {
     static int64_t index[MOST];
     static unsigned char times[MOST];
-    oari_ckpt_box all = oari_ckpt_box_whole(whole), common;
-    int64_t most = oari_ckpt_box_count(&all), n, missing = -1, twice = 0;
+    oari_box all = oari_box_whole(whole), common;
+    int64_t most = oari_box_count(&all), n, missing = -1, twice = 0;
 
     memset(times, 0, sizeof times);
     for (int64_t b = 0; b < count; b++) {
@@ -287,9 +286,8 @@ static void check_tiling(oar_shape whole, int64_t count,
     if (twice > 0) {
         assert_int_equal(t->kind, OARI_CKPT_OVERLAP);
         assert_true(t->box[0] < t->box[1]);
-        assert_true(
-            oari_ckpt_box_meet(&box[t->box[0]], &box[t->box[1]], &common));
-        assert_int_equal(oari_ckpt_box_compare(&common, &t->where), 0);
+        assert_true(oari_box_meet(&box[t->box[0]], &box[t->box[1]], &common));
+        assert_int_equal(oari_box_compare(&common, &t->where), 0);
     } else if (missing >= 0) {
         assert_int_equal(t->kind, OARI_CKPT_GAP);
         n = list_elements(&t->where, whole, index);
@@ -305,13 +303,13 @@ static void check_tiling(oar_shape whole, int64_t count,
 static void gaps_and_overlaps_are_found(void **state)
 {
     catalog_random random = { 3 };
-    oari_ckpt_box box[64];
+    oari_box box[64];
     oari_ckpt_tiling t;
     long kinds[3] = { 0 };
 
     for (int i = 0; i < 6000; i++) {
         oar_shape whole = catalog_shape(&random, 5);
-        oari_ckpt_box all = oari_ckpt_box_whole(whole);
+        oari_box all = oari_box_whole(whole);
         int64_t n = divide(&random, all, 1 + catalog_below(&random, 20), box);
         int64_t at = catalog_below(&random, n);
         switch (catalog_below(&random, 4)) {
@@ -330,22 +328,21 @@ static void gaps_and_overlaps_are_found(void **state)
 
 static void a_gap_has_the_neighbours_that_are_there(void **state)
 {
-    oari_ckpt_box all = oari_ckpt_box_whole(OAR_SHAPE(8, 4));
-    oari_ckpt_box box[2] = { { 2, { 0, 0 }, { 3, 4 } },
-                             { 2, { 5, 0 }, { 3, 4 } } };
+    oari_box all = oari_box_whole(OAR_SHAPE(8, 4));
+    oari_box box[2] = { { 2, { 0, 0 }, { 3, 4 } }, { 2, { 5, 0 }, { 3, 4 } } };
     oari_ckpt_tiling t;
 
     OK(oari_ckpt_tile(&all, 2, box, &t));
-    assert_string_equal(oari_ckpt_box_text(&t.where).text, "[3:5, 0:4]");
+    assert_string_equal(oari_box_text(&t.where).text, "[3:5, 0:4]");
     assert_true(t.box[0] == 0 && t.box[1] == 1);
     OK(oari_ckpt_tile(&all, 1, box, &t));
-    assert_string_equal(oari_ckpt_box_text(&t.where).text, "[3:8, 0:4]");
+    assert_string_equal(oari_box_text(&t.where).text, "[3:8, 0:4]");
     assert_true(t.box[0] == 0 && t.box[1] == -1);
     OK(oari_ckpt_tile(&all, 1, box + 1, &t));
-    assert_string_equal(oari_ckpt_box_text(&t.where).text, "[0:5, 0:4]");
+    assert_string_equal(oari_box_text(&t.where).text, "[0:5, 0:4]");
     assert_true(t.box[0] == -1 && t.box[1] == 0);
     OK(oari_ckpt_tile(&all, 0, NULL, &t));
-    assert_string_equal(oari_ckpt_box_text(&t.where).text, "[0:8, 0:4]");
+    assert_string_equal(oari_box_text(&t.where).text, "[0:8, 0:4]");
     assert_true(t.box[0] == -1 && t.box[1] == -1);
 }
 
@@ -353,30 +350,29 @@ static void a_gap_has_the_neighbours_that_are_there(void **state)
 static void many_boxes_do_not_take_all_pairs(void **state)
 {
     enum { SIDE = 100, MANY = SIDE * SIDE };
-    static oari_ckpt_box box[MANY];
-    oari_ckpt_box all = oari_ckpt_box_whole(OAR_SHAPE(MANY, MANY));
+    static oari_box box[MANY];
+    oari_box all = oari_box_whole(OAR_SHAPE(MANY, MANY));
     oari_ckpt_tiling t;
 
     for (int kind = 0; kind < 3; kind++) {
         for (int i = 0; i < MANY; i++)
-            box[i] =
-                kind == 0 ? (oari_ckpt_box){ 2, { i, 0 }, { 1, MANY } }
-                : kind == 1
-                    ? (oari_ckpt_box){ 2, { 0, i }, { MANY, 1 } }
-                    : (oari_ckpt_box){ 2,
+            box[i] = kind == 0 ? (oari_box){ 2, { i, 0 }, { 1, MANY } }
+                     : kind == 1
+                         ? (oari_box){ 2, { 0, i }, { MANY, 1 } }
+                         : (oari_box){ 2,
                                        { i / SIDE * SIDE, i % SIDE * SIDE },
                                        { SIDE, SIDE } };
         OK(oari_ckpt_tile(&all, MANY, box, &t));
         assert_int_equal(t.kind, OARI_CKPT_TILED);
         OK(oari_ckpt_tile(&all, MANY - 1, box, &t));
         assert_int_equal(t.kind, OARI_CKPT_GAP);
-        assert_int_equal(oari_ckpt_box_compare(&t.where, &box[MANY - 1]), 0);
+        assert_int_equal(oari_box_compare(&t.where, &box[MANY - 1]), 0);
     }
 }
 
 static oar_status tile_without(void *arg)
 {
-    oari_ckpt_box all = oari_ckpt_box_whole(OAR_SHAPE(8, 4));
+    oari_box all = oari_box_whole(OAR_SHAPE(8, 4));
     oari_ckpt_tiling t;
 
     return oari_ckpt_tile(&all, 0, NULL, &t);

@@ -37,9 +37,9 @@ static inline oar_shape catalog_shape(catalog_random *random, int64_t most)
     return shape;
 }
 
-static inline oari_ckpt_box catalog_box(catalog_random *random, oar_shape whole)
+static inline oari_box catalog_box(catalog_random *random, oar_shape whole)
 {
-    oari_ckpt_box box = { .ndim = whole.ndim };
+    oari_box box = { .ndim = whole.ndim };
 
     for (int d = 0; d < whole.ndim; d++) {
         box.offset[d] = catalog_below(random, whole.dim[d] + 1);
@@ -49,7 +49,7 @@ static inline oari_ckpt_box catalog_box(catalog_random *random, oar_shape whole)
 }
 
 /* The number, in the whole, of element i of a box, both row by row. */
-static inline int64_t catalog_element(const oari_ckpt_box *box, oar_shape whole,
+static inline int64_t catalog_element(const oari_box *box, oar_shape whole,
                                       int64_t i)
 {
     int64_t element = 0, stride = 1;
@@ -121,19 +121,19 @@ static inline void catalog_divide(int64_t n, int rank, int ranks,
 typedef struct catalog_part {
     int there;
     int flat; /* first and count instead of box */
-    oari_ckpt_box box;
+    oari_box box;
     int64_t first, count;
 } catalog_part;
 
 static inline catalog_part catalog_part_of(const catalog_tensor *t, int rank,
                                            int ranks)
 {
-    catalog_part part = { .there = 1, .box = oari_ckpt_box_whole(t->is.whole) };
+    catalog_part part = { .there = 1, .box = oari_box_whole(t->is.whole) };
     int ndim = part.box.ndim, dim = 0;
 
     if (t->cut == CATALOG_FLAT) {
         part.flat = 1;
-        catalog_divide(oari_ckpt_box_count(&part.box), rank, ranks, &part.first,
+        catalog_divide(oari_box_count(&part.box), rank, ranks, &part.first,
                        &part.count);
         return part;
     }

@@ -24,7 +24,7 @@ static oari_ckpt_tensor tensor(const char *section, const char *name,
 
 static oar_status add_whole(oari_ckpt_part_list *list, oari_ckpt_tensor t)
 {
-    oari_ckpt_box box = oari_ckpt_box_whole(t.whole);
+    oari_box box = oari_box_whole(t.whole);
 
     return oari_ckpt_part_list_add_box(list, &t, &box);
 }
@@ -35,7 +35,7 @@ static void what_cannot_be_is_not_added(void **state)
 {
     static char longest[OARI_CKPT_LONGEST_NAME + 2], section[66];
     oari_ckpt_tensor t = tensor("model", "w", OAR_SHAPE(4, 6));
-    oari_ckpt_box box = { 2, { 2, 0 }, { 3, 6 } };
+    oari_box box = { 2, { 2, 0 }, { 3, 6 } };
     oari_ckpt_part_list list = { 0 };
 
     memset(longest, 'n', sizeof longest - 1);

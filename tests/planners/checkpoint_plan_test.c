@@ -32,7 +32,7 @@ static oari_ckpt_tensor tensor(const char *section, const char *name,
 
 /* Adds a list with one box of a tensor. */
 static void hold(oari_ckpt_lists *lists, int rank, oari_ckpt_tensor t,
-                 oari_ckpt_box box)
+                 oari_box box)
 {
     oari_ckpt_part_list list = { 0 };
 
@@ -46,7 +46,7 @@ static void hold(oari_ckpt_lists *lists, int rank, oari_ckpt_tensor t,
 static void hold_rows(oari_ckpt_lists *lists, int rank, oari_ckpt_tensor t,
                       int64_t first, int64_t end)
 {
-    oari_ckpt_box box = oari_ckpt_box_whole(t.whole);
+    oari_box box = oari_box_whole(t.whole);
 
     box.offset[0] = first;
     box.extent[0] = end - first;
@@ -160,7 +160,7 @@ static void check_plan(const catalog *c, const oari_ckpt_save_plan *plan)
     assert_int_equal(plan->tensor.count, c->tensors);
     for (int64_t i = 0; i < plan->tensor.count; i++) {
         const oari_ckpt_saved_tensor *t = &plan->tensor.data[i];
-        oari_ckpt_box whole = oari_ckpt_box_whole(t->is.whole), *box;
+        oari_box whole = oari_box_whole(t->is.whole), *box;
         oari_ckpt_tiling tiling;
         assert_true(i == 0 || oari_ckpt_name_compare(&t[-1].is, &t->is) < 0);
         assert_int_equal(t->first, next);
@@ -169,11 +169,10 @@ static void check_plan(const catalog *c, const oari_ckpt_save_plan *plan)
         assert_non_null(box);
         for (int64_t j = 0; j < t->chunks; j++, next++) {
             const oari_ckpt_chunk *x = &plan->chunk.data[next];
-            uint64_t size = (uint64_t)oari_ckpt_box_count(&x->box) *
-                            oar_dtype_size(t->is.dtype);
+            uint64_t size =
+                (uint64_t)oari_box_count(&x->box) * oar_dtype_size(t->is.dtype);
             assert_int_equal(x->tensor, i);
-            assert_true(j == 0 ||
-                        oari_ckpt_box_compare(&x[-1].box, &x->box) < 0);
+            assert_true(j == 0 || oari_box_compare(&x[-1].box, &x->box) < 0);
             load[x->writer] += size;
             bytes += size;
             box[j] = x->box;
@@ -223,7 +222,7 @@ static void nothing_and_empty_tensors_are_planned(void **state)
     assert_int_equal(plan.tensor.count + plan.chunk.count, 0);
     oari_ckpt_save_plan_free(&plan);
     hold_rows(&lists, 0, t, 0, 0);
-    hold(&lists, 1, t, (oari_ckpt_box){ 2, { 0, 1 }, { 0, 1 } });
+    hold(&lists, 1, t, (oari_box){ 2, { 0, 1 }, { 0, 1 } });
     OK(oari_ckpt_save_plan_make(&lists, NULL, &plan));
     assert_int_equal(plan.chunk.count, 1);
     assert_int_equal(plan.chunk.data[0].replicas, 2);
@@ -388,7 +387,7 @@ static void add_replicated(oari_ckpt_lists *lists, const char *section)
 
     for (int i = 0; i < TENSORS; i++) {
         oari_ckpt_tensor t = large_tensor(section, i, name[i]);
-        oari_ckpt_box box = oari_ckpt_box_whole(t.whole);
+        oari_box box = oari_box_whole(t.whole);
         OK(oari_ckpt_part_list_add_box(&list, &t, &box));
     }
     send_list(lists, 0, RANKS, &list);

@@ -44,7 +44,7 @@ static numbers fill_part(const catalog *c, int tensor, const catalog_part *part)
 {
     const oari_ckpt_tensor *t = &c->tensor[tensor].is;
     uint64_t size = oar_dtype_size(t->dtype);
-    int64_t count = part->flat ? part->count : oari_ckpt_box_count(&part->box);
+    int64_t count = part->flat ? part->count : oari_box_count(&part->box);
     numbers n = make_numbers((uint64_t)count * size);
 
     for (int64_t i = 0; i < count; i++) {
@@ -71,13 +71,13 @@ static void write_chunk(generation *g, int64_t chunk, const numbers *from,
     const oari_ckpt_place *place = &g->layout.place[chunk];
     size_t size = oar_dtype_size(g->plan.tensor.data[x->tensor].is.dtype);
     numbers *file = &g->file[place->file];
-    oari_ckpt_runs runs;
-    oari_ckpt_run run;
+    oari_box_runs runs;
+    oari_box_run run;
 
     assert_int_equal(g->layout.file.data[place->file].writer, x->writer);
     assert_int_equal(place->at % size, 0);
-    oari_ckpt_runs_start(&runs, &x->box, &x->part, &x->box, size);
-    while (oari_ckpt_runs_next(&runs, &run))
+    oari_box_runs_start(&runs, &x->box, &x->part, &x->box, size);
+    while (oari_box_runs_next(&runs, &run))
         for (uint64_t b = 0; b < run.bytes; b++) {
             uint64_t at = (uint64_t)first * size + run.from + b;
             uint64_t to = place->at + run.to + b;
@@ -99,10 +99,10 @@ static void write_rank(const catalog *c, int rank, int ranks, generation *g)
         const oari_ckpt_tensor *t = &g->plan.tensor.data[x->tensor].is;
         const oari_ckpt_part *p = list.part.data;
         const oari_ckpt_part *end = p + list.part.count;
-        if (x->writer != rank || oari_ckpt_box_count(&x->box) == 0)
+        if (x->writer != rank || oari_box_count(&x->box) == 0)
             continue;
         while (p < end && (oari_ckpt_name_compare(&p->tensor, t) != 0 ||
-                           oari_ckpt_box_compare(&p->box, &x->part) != 0))
+                           oari_box_compare(&p->box, &x->part) != 0))
             p++;
         assert_true(p < end); /* a writer holds what it writes */
         catalog_part part =
@@ -127,11 +127,11 @@ static void check_file(const generation *g, int64_t index)
             oari_ckpt_file_entry_at(&g->plan, &g->layout, index, i);
         const oari_ckpt_chunk *x = &g->plan.chunk.data[e.chunk];
         size_t size = oar_dtype_size(e.dtype), before;
-        oari_ckpt_box box = oari_ckpt_box_whole(e.shape);
+        oari_box box = oari_box_whole(e.shape);
         assert_int_equal(e.begin, at);
         at = e.end;
         assert_int_equal(e.end - e.begin,
-                         (uint64_t)oari_ckpt_box_count(&box) * size);
+                         (uint64_t)oari_box_count(&box) * size);
         assert_memory_equal(e.offset, x->box.offset, sizeof e.offset);
         assert_true(file->shard || oari_ckpt_is_whole(&g->plan, x->tensor));
         before = i > 0 ? oar_dtype_size(last.dtype) : 8;
@@ -186,12 +186,12 @@ static oar_status want_part(const generation *g, const catalog *c, int tensor,
     const oari_ckpt_tensor *t = &c->tensor[tensor].is;
     const oari_ckpt_saved_tensor *saved = g->plan.tensor.data;
     oari_ckpt_stored *stored;
-    oari_ckpt_box box[OARI_CKPT_FLAT_BOXES] = { part->box };
-    oari_ckpt_wanted wanted[OARI_CKPT_FLAT_BOXES];
+    oari_box box[OARI_FLAT_BOXES] = { part->box };
+    oari_ckpt_wanted wanted[OARI_FLAT_BOXES];
     uint64_t at = 0;
-    int boxes = part->flat ? oari_ckpt_flat_boxes(t->whole, part->first,
-                                                  part->count, box)
-                           : 1;
+    int boxes = part->flat
+                    ? oari_flat_boxes(t->whole, part->first, part->count, box)
+                    : 1;
     oar_status status;
 
     while (oari_ckpt_name_compare(&saved->is, t) != 0)
@@ -208,7 +208,7 @@ static oar_status want_part(const generation *g, const catalog *c, int tensor,
     }
     for (int i = 0; i < boxes; i++) {
         wanted[i] = (oari_ckpt_wanted){ box[i], tensor, at };
-        at += (uint64_t)oari_ckpt_box_count(&box[i]) * oar_dtype_size(t->dtype);
+        at += (uint64_t)oari_box_count(&box[i]) * oar_dtype_size(t->dtype);
     }
     status =
         oari_ckpt_read_plan_add(plan, t, saved->chunks, stored, boxes, wanted);
@@ -227,15 +227,15 @@ static void read_range(const generation *g, const oari_ckpt_read_plan *plan,
     for (int64_t i = 0; i < range->count; i++) {
         const oari_ckpt_fetch *f = &plan->fetch.data[range->first + i];
         numbers *to = &target[f->to.target];
-        oari_ckpt_runs runs;
-        oari_ckpt_run run;
+        oari_box_runs runs;
+        oari_box_run run;
         uint64_t end = 0;
         assert_int_equal(f->from.file, range->file);
         assert_true(f->at >= range->at &&
                     f->at + f->bytes <= range->at + range->bytes);
-        oari_ckpt_runs_start(&runs, &f->box, &f->from.box, &f->to.box,
-                             f->element);
-        while (oari_ckpt_runs_next(&runs, &run)) {
+        oari_box_runs_start(&runs, &f->box, &f->from.box, &f->to.box,
+                            f->element);
+        while (oari_box_runs_next(&runs, &run)) {
             uint64_t at = f->from.at + run.from;
             assert_true(at >= f->at && at + run.bytes <= f->at + f->bytes);
             end = at + run.bytes;
@@ -363,7 +363,7 @@ static oari_ckpt_tensor matrix(int64_t rows, int64_t columns)
 static void columns_are_fetched_together_or_row_by_row(void **state)
 {
     oari_ckpt_tensor t = matrix(1 << 20, 1024);
-    oari_ckpt_stored stored = { oari_ckpt_box_whole(t.whole), 3, HEADER };
+    oari_ckpt_stored stored = { oari_box_whole(t.whole), 3, HEADER };
     oari_ckpt_wanted wanted = { { 2, { 0, 10 }, { 1 << 20, 2 } }, 0, 0 };
     oari_ckpt_read_plan plan = { .gap = 256 << 10 };
 
@@ -391,7 +391,7 @@ static void columns_are_fetched_together_or_row_by_row(void **state)
 /* ---- what is refused ----------------------------------------------------- */
 
 static void refuse(const oari_ckpt_tensor *t, int64_t chunks,
-                   const oari_ckpt_stored *stored, oari_ckpt_box box,
+                   const oari_ckpt_stored *stored, oari_box box,
                    oar_status status, const char *text)
 {
     oari_ckpt_wanted wanted = { box, 0, 0 };
@@ -406,23 +406,23 @@ static void refuse(const oari_ckpt_tensor *t, int64_t chunks,
 static void chunks_that_are_not_what_is_wanted_are_refused(void **state)
 {
     oari_ckpt_tensor t = matrix(8, 4);
-    oari_ckpt_box all = oari_ckpt_box_whole(t.whole);
+    oari_box all = oari_box_whole(t.whole);
     oari_ckpt_stored s[2] = { { { 2, { 0, 0 }, { 4, 4 } }, 0, 0 },
                               { { 2, { 5, 0 }, { 3, 4 } }, 0, 64 } };
 
     refuse(&t, 2, s, all, OAR_E_DATA,
            "tensor \"model/w\": no chunk has [4:5, 0:4]");
     refuse(&t, 0, NULL, all, OAR_E_DATA, "no chunk has [0:8, 0:4]");
-    s[1].box = (oari_ckpt_box){ 2, { 3, 0 }, { 5, 4 } };
+    s[1].box = (oari_box){ 2, { 3, 0 }, { 5, 4 } };
     refuse(&t, 2, s, all, OAR_E_DATA,
            "tensor \"model/w\": two chunks have [3:4, 0:4]");
     /* As many elements as are wanted, but one twice and one not at all. */
-    s[0].box = (oari_ckpt_box){ 2, { 1, 0 }, { 4, 4 } };
-    s[1].box = (oari_ckpt_box){ 2, { 4, 0 }, { 4, 4 } };
+    s[0].box = (oari_box){ 2, { 1, 0 }, { 4, 4 } };
+    s[1].box = (oari_box){ 2, { 4, 0 }, { 4, 4 } };
     refuse(&t, 2, s, all, OAR_E_DATA, "two chunks have [4:5, 0:4]");
-    s[1].box = (oari_ckpt_box){ 2, { 0, 0 }, { 1, 4 } };
+    s[1].box = (oari_box){ 2, { 0, 0 }, { 1, 4 } };
     refuse(&t, 2, s, all, OAR_E_DATA, "chunk 1, [0:1, 0:4], is not in order");
-    s[1].box = (oari_ckpt_box){ 2, { 5, 0 }, { 4, 4 } };
+    s[1].box = (oari_box){ 2, { 5, 0 }, { 4, 4 } };
     refuse(&t, 2, s, all, OAR_E_DATA, "chunk 1 is not within [8, 4]");
     s[1] = (oari_ckpt_stored){ { 2, { 5, 0 }, { 3, 4 } }, 0, UINT64_MAX - 46 };
     refuse(&t, 2, s, all, OAR_E_DATA, "[5:8, 0:4], ends in no file");

@@ -250,6 +250,14 @@ static void wrong_places_and_ranks_are_refused(void **state)
     o.rank = -1;
     assert_fails_with(oar_mesh_create(NULL, 1, &four, NULL, &o, &mesh),
                       OAR_E_RANK, "rank -1");
+    o.rank = 0;
+    o.latency_us = (double[]){ 0 };
+    assert_fails_with(oar_mesh_create(NULL, 1, &four, NULL, &o, &mesh),
+                      OAR_E_ARG, "dim \"0\" of a mesh has 0 us and 1 GB/s");
+    o.latency_us = NULL;
+    o.gb_per_s = (double[]){ -1 };
+    assert_fails_with(oar_mesh_create(NULL, 1, &four, NULL, &o, &mesh),
+                      OAR_E_ARG, "both must be above 0");
     o.size = 5;
     assert_int_equal(oar_mesh_create(NULL, 1, &four, NULL, &o, &mesh),
                      OAR_E_ARG);

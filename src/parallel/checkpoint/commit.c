@@ -195,9 +195,9 @@ oar_status oari_ckpt_write_weight_map(const oari_ckpt_saving *s, int folder)
         const oari_ckpt_saved_tensor *t = &c->plan.tensor.data[i];
 
         if (strcmp(t->is.section, OARI_CKPT_MODEL) == 0)
-            bytes += (uint64_t)oari_ckpt_box_count(
-                         &c->plan.chunk.data[t->first].box) *
-                     oar_dtype_size(t->is.dtype);
+            bytes +=
+                (uint64_t)oari_box_count(&c->plan.chunk.data[t->first].box) *
+                oar_dtype_size(t->is.dtype);
     }
     oari_json_add(&w,
                   "{\"metadata\":{\"total_size\":%" PRIu64 "},\"weight_map\":{",

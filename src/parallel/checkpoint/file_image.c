@@ -101,7 +101,7 @@ static oar_status find_parts(const oari_ckpt_images *images, oari_ckpt_image *f,
                              "a checkpoint's plan has %s %s, which this rank "
                              "does not hold",
                              oari_ckpt_name_text(tensor).text,
-                             oari_ckpt_box_text(&chunk->part).text);
+                             oari_box_text(&chunk->part).text);
         f->part[i] =
             (oari_ckpt_image_part){ part->item,
                                     (uint64_t)part->first *
@@ -186,14 +186,14 @@ static oar_status fill_entry(const oari_ckpt_images *images,
     uint64_t data = (uint64_t)f->header.text.count + e.begin;
     const void *array;
     const unsigned char *from;
-    oari_ckpt_runs runs;
-    oari_ckpt_run run;
+    oari_box_runs runs;
+    oari_box_run run;
 
     OARI_TRY(find(arg, f->part[entry].item, &array));
     from = (const unsigned char *)array + f->part[entry].at;
-    oari_ckpt_runs_start(&runs, &chunk->box, &chunk->part, &chunk->box,
-                         oar_dtype_size(e.dtype));
-    while (oari_ckpt_runs_next(&runs, &run)) {
+    oari_box_runs_start(&runs, &chunk->box, &chunk->part, &chunk->box,
+                        oar_dtype_size(e.dtype));
+    while (oari_box_runs_next(&runs, &run)) {
         uint64_t first = data + run.to, last = first + run.bytes;
         uint64_t a = first > b->begin ? first : b->begin;
         uint64_t end = last < b->end ? last : b->end;

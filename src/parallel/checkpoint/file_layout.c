@@ -73,7 +73,7 @@ static int64_t place_section(const oari_ckpt_save_plan *plan, int64_t first,
                 .shard = shard,
                 .writer = c->writer,
                 .element = (int)element,
-                .bytes = (uint64_t)oari_ckpt_box_count(&c->box) * element,
+                .bytes = (uint64_t)oari_box_count(&c->box) * element,
             };
         }
     return end;
@@ -194,7 +194,7 @@ oari_ckpt_file_entry_at(const oari_ckpt_save_plan *plan,
     };
 
     memcpy(entry.offset, c->box.offset, sizeof entry.offset);
-    entry.end = entry.begin + (uint64_t)oari_ckpt_box_count(&c->box) *
-                                  oar_dtype_size(t->dtype);
+    entry.end = entry.begin +
+                (uint64_t)oari_box_count(&c->box) * oar_dtype_size(t->dtype);
     return entry;
 }

@@ -60,11 +60,11 @@ oar_shape oari_ckpt_index_shape(const oari_ckpt_index *index,
     return oar_shape_of(tensor->ndim, index->dim + tensor->dims);
 }
 
-oari_ckpt_box oari_ckpt_index_box(const oari_ckpt_index *index,
-                                  const oari_ckpt_index_tensor *tensor,
-                                  const oari_ckpt_index_chunk *chunk)
+oari_box oari_ckpt_index_box(const oari_ckpt_index *index,
+                             const oari_ckpt_index_tensor *tensor,
+                             const oari_ckpt_index_chunk *chunk)
 {
-    oari_ckpt_box box = { .ndim = tensor->ndim };
+    oari_box box = { .ndim = tensor->ndim };
 
     for (int i = 0; i < tensor->ndim; i++) {
         box.offset[i] = index->dim[chunk->dims + i];
@@ -290,23 +290,23 @@ static void check_tensor(index_reader *r, const oari_ckpt_index_tensor *t)
     oar_shape shape = oari_ckpt_index_shape(index, t);
     size_t element = oar_dtype_size(t->dtype);
 
-    if (!oari_ckpt_shape_fits(shape, element))
+    if (!oari_box_shape_fits(shape, element))
         oari_json_refuse(&r->json, "ends \"%.100s\", whose shape is too large",
                          t->name);
     for (int64_t i = 0; i < t->chunks && r->json.status == OAR_OK; i++) {
         const oari_ckpt_index_chunk *c = &index->chunk[t->first + i];
         const oari_ckpt_index_file *f = &index->file[c->file];
-        oari_ckpt_box box = oari_ckpt_index_box(index, t, c);
+        oari_box box = oari_ckpt_index_box(index, t, c);
         uint64_t bytes;
 
-        if (!oari_ckpt_box_fits(&box, shape)) {
+        if (!oari_box_fits(&box, shape)) {
             oari_json_refuse(&r->json,
                              "ends \"%.100s\", a chunk of which is "
                              "not in it",
                              t->name);
             return;
         }
-        bytes = (uint64_t)oari_ckpt_box_count(&box) * element;
+        bytes = (uint64_t)oari_box_count(&box) * element;
         if (c->at < f->data || c->at > f->bytes || bytes > f->bytes - c->at)
             oari_json_refuse(&r->json,
                              "ends \"%.100s\", a chunk of which is "

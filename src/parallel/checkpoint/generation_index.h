@@ -8,7 +8,7 @@
 #define OARI_PARALLEL_CHECKPOINT_GENERATION_INDEX_H
 
 #include "file/json_writer.h"
-#include "parallel/checkpoint/box.h"
+#include "parallel/place/box.h"
 
 #define OARI_CKPT_INDEX "index.json"
 enum { OARI_CKPT_FORMAT = 1 };
@@ -81,9 +81,9 @@ oar_status oari_ckpt_index_read(const char *what, char *text, size_t bytes,
 /* Returns the shape of a tensor, and the box of a chunk. */
 oar_shape oari_ckpt_index_shape(const oari_ckpt_index *index,
                                 const oari_ckpt_index_tensor *tensor);
-oari_ckpt_box oari_ckpt_index_box(const oari_ckpt_index *index,
-                                  const oari_ckpt_index_tensor *tensor,
-                                  const oari_ckpt_index_chunk *chunk);
+oari_box oari_ckpt_index_box(const oari_ckpt_index *index,
+                             const oari_ckpt_index_tensor *tensor,
+                             const oari_ckpt_index_chunk *chunk);
 
 /* Return the tensor of a name, also of an alias; the value of a name. NULL. */
 const oari_ckpt_index_tensor *oari_ckpt_index_find(const oari_ckpt_index *index,

@@ -31,11 +31,11 @@ int oari_ckpt_name_compare(const oari_ckpt_tensor *a, const oari_ckpt_tensor *b)
     return order != 0 ? order : strcmp(a->name, b->name);
 }
 
-oari_ckpt_string oari_ckpt_name_text(const oari_ckpt_tensor *tensor)
+oari_box_string oari_ckpt_name_text(const oari_ckpt_tensor *tensor)
 {
     size_t shown = strlen(tensor->name);
     const char *more = "";
-    oari_ckpt_string s;
+    oari_box_string s;
 
     if (shown > LONGEST_SHOWN) {
         shown = LONGEST_SHOWN; /* and not in the middle of a character */
@@ -103,27 +103,27 @@ static oar_status check_tensor(const oari_ckpt_tensor *t)
         return oari_fail(OAR_E_ARG, "tensor %s: %d dims; 0 to %d are allowed",
                          oari_ckpt_name_text(t).text, t->whole.ndim,
                          (int)OAR_MAX_DIMS);
-    if (!oari_ckpt_shape_fits(t->whole, oar_dtype_size(t->dtype)))
+    if (!oari_box_shape_fits(t->whole, oar_dtype_size(t->dtype)))
         return oari_fail(OAR_E_ARG, "tensor %s cannot have the shape %s",
                          oari_ckpt_name_text(t).text,
-                         oari_ckpt_shape_text(t->whole).text);
+                         oari_box_shape_text(t->whole).text);
     return OAR_OK;
 }
 
 oar_status oari_ckpt_part_list_add_box(oari_ckpt_part_list *list,
                                        const oari_ckpt_tensor *tensor,
-                                       const oari_ckpt_box *box)
+                                       const oari_box *box)
 {
     OARI_TRY(check_tensor(tensor));
     if (box->ndim != tensor->whole.ndim)
         return oari_fail(
             OAR_E_ARG, "tensor %s has %d dims, and its part has %d",
             oari_ckpt_name_text(tensor).text, tensor->whole.ndim, box->ndim);
-    if (!oari_ckpt_box_fits(box, tensor->whole))
+    if (!oari_box_fits(box, tensor->whole))
         return oari_fail(OAR_E_ARG, "tensor %s: the part %s is not within %s",
                          oari_ckpt_name_text(tensor).text,
-                         oari_ckpt_box_text(box).text,
-                         oari_ckpt_shape_text(tensor->whole).text);
+                         oari_box_text(box).text,
+                         oari_box_shape_text(tensor->whole).text);
     OARI_TRY(
         oari_vec_push(&list->part, (oari_ckpt_part){ .tensor = *tensor,
                                                      .box = *box,
@@ -136,25 +136,25 @@ oar_status oari_ckpt_part_list_add_flat(oari_ckpt_part_list *list,
                                         const oari_ckpt_tensor *tensor,
                                         int64_t first, int64_t count)
 {
-    oari_ckpt_box box[OARI_CKPT_FLAT_BOXES];
+    oari_box box[OARI_FLAT_BOXES];
     int64_t at = 0;
     int boxes;
 
     OARI_TRY(check_tensor(tensor));
-    boxes = oari_ckpt_flat_boxes(tensor->whole, first, count, box);
+    boxes = oari_flat_boxes(tensor->whole, first, count, box);
     if (boxes < 0)
         return oari_fail(OAR_E_ARG,
                          "tensor %s: %lld elements from element %lld on are "
                          "not within %s",
                          oari_ckpt_name_text(tensor).text, (long long)count,
                          (long long)first,
-                         oari_ckpt_shape_text(tensor->whole).text);
+                         oari_box_shape_text(tensor->whole).text);
     OARI_TRY(oari_vec_reserve(&list->part, boxes));
     for (int i = 0; i < boxes; i++) {
         list->part.data[list->part.count++] = (oari_ckpt_part){
             .tensor = *tensor, .box = box[i], .item = list->items, .first = at
         };
-        at += oari_ckpt_box_count(&box[i]);
+        at += oari_box_count(&box[i]);
     }
     list->items++;
     return OAR_OK;
@@ -174,7 +174,7 @@ static int compare_in_section(const oari_ckpt_part *a, const oari_ckpt_part *b)
 {
     int order = strcmp(a->tensor.name, b->tensor.name);
 
-    return order != 0 ? order : oari_ckpt_box_compare(&a->box, &b->box);
+    return order != 0 ? order : oari_box_compare(&a->box, &b->box);
 }
 
 static int compare_parts(const void *left, const void *right)
@@ -330,12 +330,12 @@ static int by_part(const void *key, const void *element)
     const oari_ckpt_part *a = key, *b = element;
     int order = oari_ckpt_name_compare(&a->tensor, &b->tensor);
 
-    return order != 0 ? order : oari_ckpt_box_compare(&a->box, &b->box);
+    return order != 0 ? order : oari_box_compare(&a->box, &b->box);
 }
 
 const oari_ckpt_part *oari_ckpt_find_part(const oari_ckpt_part_list *list,
                                           const oari_ckpt_tensor *tensor,
-                                          const oari_ckpt_box *box)
+                                          const oari_box *box)
 {
     oari_ckpt_part wanted = { .tensor = *tensor, .box = *box };
 
@@ -419,9 +419,9 @@ static oar_status read_part(reader *r, int64_t entry, oari_ckpt_part *part,
         return refuse(entry, "has no dtype that exists");
     if ((t->flags & ~(unsigned)ALL_FLAGS) != 0)
         return refuse(entry, "has flags that do not exist");
-    if (!oari_ckpt_shape_fits(t->whole, oar_dtype_size(t->dtype)))
+    if (!oari_box_shape_fits(t->whole, oar_dtype_size(t->dtype)))
         return refuse(entry, "has a shape that cannot be");
-    if (!oari_ckpt_box_fits(&part->box, t->whole))
+    if (!oari_box_fits(&part->box, t->whole))
         return refuse(entry, "is a part outside of its tensor");
     if (!is_name(t->name, length))
         return refuse(entry, "has no name of 1 to 1000 bytes of UTF-8");

@@ -15,7 +15,7 @@
 #define OARI_PARALLEL_CHECKPOINT_PART_LIST_H
 
 #include "base/vec.h"
-#include "parallel/checkpoint/box.h"
+#include "parallel/place/box.h"
 
 enum {
     OARI_CKPT_LONGEST_NAME = 1000,  /* bytes of UTF-8 */
@@ -49,12 +49,12 @@ void oari_ckpt_copy_names(oari_ckpt_tensor *tensor, const char **section,
 
 /* "model/tok.weight" in quotes, for error sentences; a long name is cut short
  * and ends in "...". */
-oari_ckpt_string oari_ckpt_name_text(const oari_ckpt_tensor *tensor);
+oari_box_string oari_ckpt_name_text(const oari_ckpt_tensor *tensor);
 
 /* A box of a tensor. */
 typedef struct oari_ckpt_part {
     oari_ckpt_tensor tensor;
-    oari_ckpt_box box;
+    oari_box box;
     int64_t item;  /* which call of oari_ckpt_part_list_add... made it: the
                       list's `items` of then; -1 in a list that was read */
     int64_t first; /* where the box begins in the array of that call, which has
@@ -77,7 +77,7 @@ void oari_ckpt_part_list_free(oari_ckpt_part_list *list); /* empties it */
  * the list is sealed. OAR_E_ARG, with the name, for what cannot be. */
 oar_status oari_ckpt_part_list_add_box(oari_ckpt_part_list *list,
                                        const oari_ckpt_tensor *tensor,
-                                       const oari_ckpt_box *box);
+                                       const oari_box *box);
 oar_status oari_ckpt_part_list_add_flat(oari_ckpt_part_list *list,
                                         const oari_ckpt_tensor *tensor,
                                         int64_t first, int64_t count);
@@ -91,7 +91,7 @@ oar_status oari_ckpt_part_list_seal(oari_ckpt_part_list *list);
  */
 const oari_ckpt_part *oari_ckpt_find_part(const oari_ckpt_part_list *list,
                                           const oari_ckpt_tensor *tensor,
-                                          const oari_ckpt_box *box);
+                                          const oari_box *box);
 
 /* Reads a list from the wire into an empty one: sealed, but without the wire's
  * bytes. Everything is checked; OAR_E_DATA. */

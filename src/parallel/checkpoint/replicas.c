@@ -46,12 +46,12 @@ static oar_status hash_part(oari_ckpt_saving *s, const oari_ckpt_chunk *chunk,
     const void *array;
 
     memset(word, 0xff, WORDS * sizeof *word);
-    if (part == NULL || oari_ckpt_box_count(&part->box) == 0)
+    if (part == NULL || oari_box_count(&part->box) == 0)
         return OAR_OK;
     OARI_TRY(oari_ckpt_array(s, part->item, &array));
     element = oar_dtype_size(part->tensor.dtype);
     hash = XXH3_128bits((const char *)array + (size_t)part->first * element,
-                        (size_t)oari_ckpt_box_count(&part->box) * element);
+                        (size_t)oari_box_count(&part->box) * element);
     word[0] = hash.low64;
     word[1] = hash.high64;
     word[2] = ~hash.low64;
@@ -98,7 +98,7 @@ static oar_status name_difference(oari_ckpt_saving *s,
                      "%s %s differs between rank %d and rank %d, which say "
                      "that they hold the same numbers",
                      oari_ckpt_name_text(tensor).text,
-                     oari_ckpt_box_text(&chunk->part).text, first, other);
+                     oari_box_text(&chunk->part).text, first, other);
 }
 
 oar_status oari_ckpt_check_replicas(oari_ckpt_saving *s)

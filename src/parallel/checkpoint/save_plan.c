@@ -29,7 +29,7 @@ typedef struct held {
 /* A part that is in one list or in several. */
 typedef struct part {
     int64_t tensor;
-    oari_ckpt_box box;
+    oari_box box;
     int64_t first_held, helds;
     int64_t replicas; /* ranks */
     int64_t bytes;
@@ -57,7 +57,7 @@ typedef struct planner {
     int64_t helds;
     held *held; /* sorted by name, then by box */
     OARI_VEC(part) part;
-    OARI_VEC(oari_ckpt_box) box; /* of the parts */
+    OARI_VEC(oari_box) box; /* of the parts */
     OARI_VEC(share) share;
     by_bytes *order;
 } planner;
@@ -101,7 +101,7 @@ static int compare_held(const void *left, const void *right)
     int order = oari_ckpt_name_compare(&a->part->tensor, &b->part->tensor);
 
     if (order == 0)
-        order = oari_ckpt_box_compare(&a->part->box, &b->part->box);
+        order = oari_box_compare(&a->part->box, &b->part->box);
     return order != 0 ? order : a->list < b->list ? -1 : a->list > b->list;
 }
 
@@ -141,8 +141,8 @@ static oar_status check_alike(const planner *p, int64_t first, int64_t other)
 {
     const oari_ckpt_tensor *a = &p->held[first].part->tensor;
     const oari_ckpt_tensor *b = &p->held[other].part->tensor;
-    oari_ckpt_box a_box = oari_ckpt_box_whole(a->whole);
-    oari_ckpt_box b_box = oari_ckpt_box_whole(b->whole);
+    oari_box a_box = oari_box_whole(a->whole);
+    oari_box b_box = oari_box_whole(b->whole);
     int a_rank = rank_of(p, first), b_rank = rank_of(p, other);
 
     if (a->dtype != b->dtype)
@@ -155,12 +155,12 @@ static oar_status check_alike(const planner *p, int64_t first, int64_t other)
                          "%s is %s on rank %d and %s on rank %d",
                          oari_ckpt_name_text(a).text, kind_text(a->flags),
                          a_rank, kind_text(b->flags), b_rank);
-    if (oari_ckpt_box_compare(&a_box, &b_box) != 0)
+    if (oari_box_compare(&a_box, &b_box) != 0)
         return oari_fail(
             OAR_E_MISMATCH,
             "tensor %s has the whole shape %s on rank %d and %s on rank %d",
-            oari_ckpt_name_text(a).text, oari_ckpt_shape_text(a->whole).text,
-            a_rank, oari_ckpt_shape_text(b->whole).text, b_rank);
+            oari_ckpt_name_text(a).text, oari_box_shape_text(a->whole).text,
+            a_rank, oari_box_shape_text(b->whole).text, b_rank);
     return OAR_OK;
 }
 
@@ -173,14 +173,14 @@ static oar_status fail_overlap(const planner *p, const oari_ckpt_tensor *tensor,
         OAR_E_ARG,
         "tensor %s: %s of rank %d and %s of rank %d overlap and are not the "
         "same part",
-        oari_ckpt_name_text(tensor).text, oari_ckpt_box_text(&a->box).text,
-        rank_of(p, a->first_held), oari_ckpt_box_text(&b->box).text,
+        oari_ckpt_name_text(tensor).text, oari_box_text(&a->box).text,
+        rank_of(p, a->first_held), oari_box_text(&b->box).text,
         rank_of(p, b->first_held));
 }
 
 /* before and after are NULL where there is no such part. */
 static oar_status fail_gap(const planner *p, const oari_ckpt_tensor *tensor,
-                           const oari_ckpt_box *gap, const part *before,
+                           const oari_box *gap, const part *before,
                            const part *after)
 {
     char left[400] = "", right[400] = "";
@@ -188,24 +188,24 @@ static oar_status fail_gap(const planner *p, const oari_ckpt_tensor *tensor,
     if (before != NULL)
         snprintf(left, sizeof left, "%s%s of rank %d",
                  after != NULL ? ", between " : ", after ",
-                 oari_ckpt_box_text(&before->box).text,
+                 oari_box_text(&before->box).text,
                  rank_of(p, before->first_held));
     if (after != NULL)
         snprintf(right, sizeof right, "%s%s of rank %d",
                  before != NULL ? " and " : ", before ",
-                 oari_ckpt_box_text(&after->box).text,
+                 oari_box_text(&after->box).text,
                  rank_of(p, after->first_held));
     return oari_fail(OAR_E_ARG, "tensor %s of shape %s: no rank has %s%s%s",
                      oari_ckpt_name_text(tensor).text,
-                     oari_ckpt_shape_text(tensor->whole).text,
-                     oari_ckpt_box_text(gap).text, left, right);
+                     oari_box_shape_text(tensor->whole).text,
+                     oari_box_text(gap).text, left, right);
 }
 
 /* Checks that the parts from `first` on are all of their tensor. */
 static oar_status check_parts(planner *p, const oari_ckpt_tensor *tensor,
                               int64_t first)
 {
-    const oari_ckpt_box whole = oari_ckpt_box_whole(tensor->whole);
+    const oari_box whole = oari_box_whole(tensor->whole);
     const part *parts = p->part.data + first;
     oari_ckpt_tiling found;
     const part *a, *b;
@@ -227,23 +227,23 @@ static oar_status check_parts(planner *p, const oari_ckpt_tensor *tensor,
 static oar_status fold_parts(planner *p, int64_t first, int64_t end)
 {
     const oari_ckpt_tensor *tensor = &p->held[first].part->tensor;
-    oari_ckpt_box whole = oari_ckpt_box_whole(tensor->whole);
-    int empty = oari_ckpt_box_count(&whole) == 0;
+    oari_box whole = oari_box_whole(tensor->whole);
+    int empty = oari_box_count(&whole) == 0;
     int64_t first_part = p->part.count, next;
 
     for (int64_t i = first; i < end; i = next) {
-        const oari_ckpt_box *box = empty ? &whole : &p->held[i].part->box;
+        const oari_box *box = empty ? &whole : &p->held[i].part->box;
         part made = { .tensor = p->plan.tensor.count, .box = *box };
         for (next = i; next < end; next++) {
             const int64_t *range = &p->first_holding[p->held[next].list];
-            if (!empty && oari_ckpt_box_compare(box, &p->held[next].part->box))
+            if (!empty && oari_box_compare(box, &p->held[next].part->box))
                 break;
             made.replicas += range[1] - range[0];
         }
         made.first_held = i;
         made.helds = next - i;
         made.bytes =
-            oari_ckpt_box_count(box) * (int64_t)oar_dtype_size(tensor->dtype);
+            oari_box_count(box) * (int64_t)oar_dtype_size(tensor->dtype);
         if (!empty && made.bytes == 0)
             continue;
         OARI_TRY(oari_vec_push(&p->part, made));
@@ -334,9 +334,9 @@ static int model_stays_whole(const planner *p, int64_t fair)
 {
     for (int64_t i = 0; i < p->part.count; i++) {
         const part *x = &p->part.data[i];
-        oari_ckpt_box whole =
-            oari_ckpt_box_whole(p->plan.tensor.data[x->tensor].is.whole);
-        if (is_model(p, x) && (oari_ckpt_box_compare(&x->box, &whole) != 0 ||
+        oari_box whole =
+            oari_box_whole(p->plan.tensor.data[x->tensor].is.whole);
+        if (is_model(p, x) && (oari_box_compare(&x->box, &whole) != 0 ||
                                (x->replicas > 1 && x->bytes > fair)))
             return 0;
     }
@@ -344,7 +344,7 @@ static int model_stays_whole(const planner *p, int64_t fair)
 }
 
 /* The dim along which a part is cut: the first that can be. -1: none. */
-static int cut_dim(const oari_ckpt_box *box)
+static int cut_dim(const oari_box *box)
 {
     for (int d = 0; d < box->ndim; d++)
         if (box->extent[d] > 1)
@@ -455,7 +455,7 @@ static int compare_chunks(const void *left, const void *right)
 {
     const oari_ckpt_chunk *a = left, *b = right;
 
-    return oari_ckpt_box_compare(&a->box, &b->box);
+    return oari_box_compare(&a->box, &b->box);
 }
 
 /* Makes one chunk of a part for each of its writers, in the order of ranks. */
@@ -555,8 +555,8 @@ void oari_ckpt_save_plan_free(oari_ckpt_save_plan *plan)
 int oari_ckpt_is_whole(const oari_ckpt_save_plan *plan, int64_t tensor)
 {
     const oari_ckpt_saved_tensor *t = &plan->tensor.data[tensor];
-    oari_ckpt_box whole = oari_ckpt_box_whole(t->is.whole);
+    oari_box whole = oari_box_whole(t->is.whole);
 
     return t->chunks == 1 &&
-           oari_ckpt_box_compare(&plan->chunk.data[t->first].box, &whole) == 0;
+           oari_box_compare(&plan->chunk.data[t->first].box, &whole) == 0;
 }

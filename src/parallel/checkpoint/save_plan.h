@@ -24,9 +24,9 @@ typedef struct oari_ckpt_save_opts {
 typedef struct oari_ckpt_chunk {
     int64_t tensor; /* of the plan */
     int writer;
-    int64_t replicas;   /* how many ranks hold it */
-    oari_ckpt_box box;  /* what is written, */
-    oari_ckpt_box part; /* a box of this part, which is in the writer's list */
+    int64_t replicas; /* how many ranks hold it */
+    oari_box box;     /* what is written, */
+    oari_box part;    /* a box of this part, which is in the writer's list */
 } oari_ckpt_chunk;
 
 typedef struct oari_ckpt_saved_tensor {

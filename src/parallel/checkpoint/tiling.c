@@ -23,14 +23,13 @@ static int compare_events(const void *left, const void *right)
     return a->box < b->box ? -1 : a->box > b->box;
 }
 
-static int64_t end_of(const oari_ckpt_box *box, int dim)
+static int64_t end_of(const oari_box *box, int dim)
 {
     return box->offset[dim] + box->extent[dim];
 }
 
 /* The dim where a plane across it meets the fewest boxes on average. */
-static int choose_dim(const oari_ckpt_box *whole, int64_t count,
-                      const oari_ckpt_box *box)
+static int choose_dim(const oari_box *whole, int64_t count, const oari_box *box)
 {
     double fewest = 0;
     int best = 0;
@@ -49,7 +48,7 @@ static int choose_dim(const oari_ckpt_box *whole, int64_t count,
 }
 
 /* Compares each box with those that began before it and have not ended. */
-static void find_overlap(int dim, int64_t count, const oari_ckpt_box *box,
+static void find_overlap(int dim, int64_t count, const oari_box *box,
                          event *order, int64_t *open, oari_ckpt_tiling *found)
 {
     int64_t opened = 0;
@@ -60,14 +59,14 @@ static void find_overlap(int dim, int64_t count, const oari_ckpt_box *box,
     qsort(order, (size_t)count, sizeof *order, compare_events);
     for (int64_t i = 0; i < count; i++) {
         int64_t now = order[i].box, kept = 0;
-        if (oari_ckpt_box_count(&box[now]) == 0)
+        if (oari_box_count(&box[now]) == 0)
             continue;
         for (int64_t j = 0; j < opened; j++) {
             int64_t other = open[j];
             if (box[now].ndim > 0 && end_of(&box[other], dim) <= order[i].at)
                 continue;
             open[kept++] = other;
-            if (!oari_ckpt_box_meet(&box[now], &box[other], &found->where))
+            if (!oari_box_meet(&box[now], &box[other], &found->where))
                 continue;
             found->kind = OARI_CKPT_OVERLAP;
             found->box[0] = now < other ? now : other;
@@ -81,16 +80,16 @@ static void find_overlap(int dim, int64_t count, const oari_ckpt_box *box,
 
 /* Goes along dim until the boxes that are open do not fill what lies behind
  * it, and gives the range up to where the next box begins or ends. */
-static void find_gap_in(const oari_ckpt_box *whole, int dim, int64_t opened,
-                        const int64_t *open, const oari_ckpt_box *box,
-                        event *order, oari_ckpt_box *gap)
+static void find_gap_in(const oari_box *whole, int dim, int64_t opened,
+                        const int64_t *open, const oari_box *box, event *order,
+                        oari_box *gap)
 {
     int64_t behind = 1, covered = 0, events = 0, at = whole->offset[dim], i = 0;
 
     for (int d = dim + 1; d < whole->ndim; d++)
         behind *= whole->extent[d];
     for (int64_t j = 0; j < opened; j++) {
-        const oari_ckpt_box *b = &box[open[j]];
+        const oari_box *b = &box[open[j]];
         int64_t covers = 1;
         for (int d = dim + 1; d < whole->ndim; d++)
             covers *= b->extent[d];
@@ -111,16 +110,15 @@ static void find_gap_in(const oari_ckpt_box *whole, int dim, int64_t opened,
 
 /* The gap is found dim by dim: within the range of one dim all boxes that are
  * open there stay open. */
-static void find_gap(const oari_ckpt_box *whole, int64_t count,
-                     const oari_ckpt_box *box, event *order, int64_t *open,
-                     oari_ckpt_tiling *found)
+static void find_gap(const oari_box *whole, int64_t count, const oari_box *box,
+                     event *order, int64_t *open, oari_ckpt_tiling *found)
 {
     int64_t opened = 0, before = -1, after = -1;
-    oari_ckpt_box *gap = &found->where;
+    oari_box *gap = &found->where;
 
-    *gap = (oari_ckpt_box){ .ndim = whole->ndim };
+    *gap = (oari_box){ .ndim = whole->ndim };
     for (int64_t i = 0; i < count; i++)
-        if (oari_ckpt_box_count(&box[i]) > 0)
+        if (oari_box_count(&box[i]) > 0)
             open[opened++] = i;
     for (int d = 0; d < whole->ndim; d++) {
         int64_t kept = 0;
@@ -132,13 +130,12 @@ static void find_gap(const oari_ckpt_box *whole, int64_t count,
         opened = kept;
     }
     for (int64_t i = 0; i < count; i++) {
-        if (oari_ckpt_box_count(&box[i]) == 0)
+        if (oari_box_count(&box[i]) == 0)
             continue;
-        if (oari_ckpt_box_compare(&box[i], gap) < 0) {
-            if (before < 0 || oari_ckpt_box_compare(&box[i], &box[before]) > 0)
+        if (oari_box_compare(&box[i], gap) < 0) {
+            if (before < 0 || oari_box_compare(&box[i], &box[before]) > 0)
                 before = i;
-        } else if (after < 0 ||
-                   oari_ckpt_box_compare(&box[i], &box[after]) < 0) {
+        } else if (after < 0 || oari_box_compare(&box[i], &box[after]) < 0) {
             after = i;
         }
     }
@@ -147,15 +144,15 @@ static void find_gap(const oari_ckpt_box *whole, int64_t count,
     found->box[1] = after;
 }
 
-oar_status oari_ckpt_tile(const oari_ckpt_box *whole, int64_t count,
-                          const oari_ckpt_box *box, oari_ckpt_tiling *tiling)
+oar_status oari_ckpt_tile(const oari_box *whole, int64_t count,
+                          const oari_box *box, oari_ckpt_tiling *tiling)
 {
     oari_ckpt_tiling found = { .box = { -1, -1 } };
-    int64_t most = oari_ckpt_box_count(whole), have = 0;
+    int64_t most = oari_box_count(whole), have = 0;
     event *order;
     int64_t *open;
 
-    if (most == 0 || (count == 1 && oari_ckpt_box_count(box) == most)) {
+    if (most == 0 || (count == 1 && oari_box_count(box) == most)) {
         *tiling = found;
         return OAR_OK;
     }
@@ -166,7 +163,7 @@ oar_status oari_ckpt_tile(const oari_ckpt_box *whole, int64_t count,
     find_overlap(choose_dim(whole, count, box), count, box, order, open,
                  &found);
     for (int64_t i = 0; found.kind == OARI_CKPT_TILED && i < count; i++)
-        have += oari_ckpt_box_count(&box[i]);
+        have += oari_box_count(&box[i]);
     if (found.kind == OARI_CKPT_TILED && have < most)
         find_gap(whole, count, box, order, open, &found);
     oari_free(order);

@@ -4,7 +4,7 @@
 #ifndef OARI_PARALLEL_CHECKPOINT_TILING_H
 #define OARI_PARALLEL_CHECKPOINT_TILING_H
 
-#include "parallel/checkpoint/box.h"
+#include "parallel/place/box.h"
 
 typedef enum oari_ckpt_tiling_kind {
     OARI_CKPT_TILED,   /* each element once */
@@ -17,7 +17,7 @@ typedef struct oari_ckpt_tiling {
     /* OVERLAP: the two boxes, the smaller number first. GAP: the boxes that
      * begin last before it and first after it, or -1. */
     int64_t box[2];
-    oari_ckpt_box where; /* OVERLAP: what they have in common. GAP: a box of
+    oari_box where; /* OVERLAP: what they have in common. GAP: a box of
                             missing elements, with the first missing one */
 } oari_ckpt_tiling;
 
@@ -25,7 +25,7 @@ typedef struct oari_ckpt_tiling {
  * neither covers nor overlaps anything. It sweeps along the dim that the fewest
  * boxes cross, so that it compares a box with those beside it, not with all.
  * OAR_E_NOMEM. */
-oar_status oari_ckpt_tile(const oari_ckpt_box *whole, int64_t count,
-                          const oari_ckpt_box *box, oari_ckpt_tiling *tiling);
+oar_status oari_ckpt_tile(const oari_box *whole, int64_t count,
+                          const oari_box *box, oari_ckpt_tiling *tiling);
 
 #endif

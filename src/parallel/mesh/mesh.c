@@ -133,7 +133,33 @@ oar_status oari_grid_make(int ranks, int dims, const int *size,
             OARI_TRY(set_name(&made, d, name[d]));
         else
             snprintf(made.name[d], OARI_MESH_NAME, "%d", d);
+    for (int d = 0; d < dims; d++) { /* a network, until more is known */
+        made.latency_us[d] = 20;
+        made.gb_per_s[d] = 1.25;
+    }
     *grid = made;
+    return OAR_OK;
+}
+
+oar_status oari_grid_set_figures(oari_grid *grid, const double *latency_us,
+                                 const double *gb_per_s)
+{
+    for (int d = 0; d < grid->dims; d++) {
+        double latency = latency_us != NULL ? latency_us[d] : 1;
+        double gb = gb_per_s != NULL ? gb_per_s[d] : 1;
+
+        if (!(latency > 0) || !(gb > 0))
+            return oari_fail(OAR_E_ARG,
+                             "dim \"%s\" of a mesh has %g us and %g GB/s: "
+                             "both must be above 0",
+                             grid->name[d], latency, gb);
+    }
+    for (int d = 0; d < grid->dims; d++) {
+        if (latency_us != NULL)
+            grid->latency_us[d] = latency_us[d];
+        if (gb_per_s != NULL)
+            grid->gb_per_s[d] = gb_per_s[d];
+    }
     return OAR_OK;
 }
 
@@ -174,20 +200,24 @@ oar_status oari_grid_take(const oari_grid *from, const oari_dim_list *list,
 {
     const char *names[OAR_MESH_DIMS] = { NULL };
     int size[OAR_MESH_DIMS] = { 0 }, ranks = 1;
+    double latency[OAR_MESH_DIMS], gb[OAR_MESH_DIMS];
 
     for (int i = 0; i < list->count; i++) {
         names[i] = from->name[list->dim[i]];
         size[i] = from->size[list->dim[i]];
         ranks *= size[i];
+        latency[i] = from->latency_us[list->dim[i]];
+        gb[i] = from->gb_per_s[list->dim[i]];
     }
     if (name == NULL)
-        return oari_grid_make(0, list->count, size, names, grid);
-    return oari_grid_make(0, 1, &ranks, &name, grid);
-}
-
-static int coordinate(const oari_grid *grid, int rank, int dim)
-{
-    return rank / grid->stride[dim] % grid->size[dim];
+        OARI_TRY(oari_grid_make(0, list->count, size, names, grid));
+    else
+        OARI_TRY(oari_grid_make(0, 1, &ranks, &name, grid));
+    for (int i = 1; name != NULL && i < list->count; i++) { /* the slowest */
+        latency[0] = latency[i] > latency[0] ? latency[i] : latency[0];
+        gb[0] = gb[i] < gb[0] ? gb[i] : gb[0];
+    }
+    return oari_grid_set_figures(grid, latency, gb);
 }
 
 int oari_grid_rank_among(const oari_grid *grid, int rank,
@@ -197,7 +227,7 @@ int oari_grid_rank_among(const oari_grid *grid, int rank,
 
     for (int i = 0; i < list->count; i++)
         among = among * grid->size[list->dim[i]] +
-                coordinate(grid, rank, list->dim[i]);
+                oari_grid_coordinate(grid, rank, list->dim[i]);
     return among;
 }
 
@@ -206,8 +236,8 @@ int oari_grid_lowest(const oari_grid *grid, int rank, const oari_dim_list *list)
     int lowest = rank;
 
     for (int i = 0; i < list->count; i++)
-        lowest -=
-            coordinate(grid, rank, list->dim[i]) * grid->stride[list->dim[i]];
+        lowest -= oari_grid_coordinate(grid, rank, list->dim[i]) *
+                  grid->stride[list->dim[i]];
     return lowest;
 }
 
@@ -264,7 +294,7 @@ oar_status oar_mesh_coordinates(const oar_mesh *mesh, int rank, int *at)
                          mesh == NULL ? "a mesh" : "a place for them");
     OARI_TRY(check_rank(mesh, rank));
     for (int d = 0; d < mesh->grid.dims; d++)
-        at[d] = coordinate(&mesh->grid, rank, d);
+        at[d] = oari_grid_coordinate(&mesh->grid, rank, d);
     return OAR_OK;
 }
 

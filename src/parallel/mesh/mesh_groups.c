@@ -132,6 +132,9 @@ void oar_mesh_release(oar_mesh *mesh)
     for (int d = 0; d < mesh->grid.dims; d++)
         release_group(mesh->row[d]);
     release_group(mesh->all);
+    if (mesh->free_kept != NULL)
+        mesh->free_kept(mesh->kept);
+    pthread_mutex_destroy(&mesh->lock);
     oari_free(mesh);
 }
 
@@ -150,6 +153,7 @@ static oar_status make_mesh(oar_group *group, const oari_grid *grid, int rank,
         return status;
     }
     atomic_init(&m->users, 1);
+    pthread_mutex_init(&m->lock, NULL);
     m->grid = *grid;
     m->rank = rank;
     *mesh = m;
@@ -184,9 +188,10 @@ static oar_status compare_options(oar_group *group, const char *does,
 /* Describes sizes and names as they are given, right or wrong: whether the
  * ranks agree is found out first, so that none fails alone. */
 static oar_status compare_sizes(oar_group *group, int dims, const int *size,
-                                const char *const *name)
+                                const char *const *name,
+                                const oar_mesh_opts *opts)
 {
-    char text[400];
+    char text[600];
     size_t room = sizeof text, used;
 
     used = (size_t)snprintf(text, room, "%d dims%s", dims,
@@ -200,7 +205,33 @@ static oar_status compare_sizes(oar_group *group, int dims, const int *size,
         used += (size_t)snprintf(text + used, room - used, "%s%.*s",
                                  d > 0 ? ", " : " named ", OARI_MESH_NAME,
                                  name[d] != NULL ? name[d] : "");
+    for (int d = 0; d < dims && opts->latency_us != NULL; d++)
+        used +=
+            (size_t)snprintf(text + used, room - used, "%s%g",
+                             d > 0 ? ", " : " with us ", opts->latency_us[d]);
+    for (int d = 0; d < dims && opts->gb_per_s != NULL; d++)
+        used +=
+            (size_t)snprintf(text + used, room - used, "%s%g",
+                             d > 0 ? ", " : " with GB/s ", opts->gb_per_s[d]);
     return compare_options(group, "make a mesh", text);
+}
+
+/* Sets the figures of dims whose rows are each on one host. */
+static void find_local_dims(oari_grid *grid, const oar_group *group)
+{
+    for (int d = 0; d < grid->dims; d++) {
+        int local = 1;
+
+        for (int r = 0; r < grid->ranks && local; r++)
+            local = oar_group_host(group, r) ==
+                    oar_group_host(
+                        group, oari_grid_lowest(grid, r,
+                                                &(oari_dim_list){ 1, { d } }));
+        if (local) {
+            grid->latency_us[d] = 2;
+            grid->gb_per_s[d] = 8;
+        }
+    }
 }
 
 oar_status oar_mesh_create_at(const char *file, int line, oar_group *group,
@@ -220,12 +251,15 @@ oar_status oar_mesh_create_at(const char *file, int line, oar_group *group,
     if (group != NULL && oar_batch_is_open(group))
         return oari_fail(OAR_E_STATE, "mesh_create inside a batch");
     if (group != NULL)
-        OARI_TRY(compare_sizes(group, dims, size, name));
+        OARI_TRY(compare_sizes(group, dims, size, name, &o));
     ranks = group != NULL ? oar_group_size(group) : o.ranks;
     rank = group != NULL ? oar_group_rank(group) : o.rank;
     if (ranks < 0)
         return oari_fail(OAR_E_WORLD, "a mesh of %d ranks", ranks);
     OARI_TRY(oari_grid_make(ranks, dims, size, name, &grid));
+    if (group != NULL)
+        find_local_dims(&grid, group);
+    OARI_TRY(oari_grid_set_figures(&grid, o.latency_us, o.gb_per_s));
     if (rank < 0 || rank >= grid.ranks)
         return oari_fail(OAR_E_RANK, "rank %d in a mesh of %d", rank,
                          grid.ranks);

@@ -149,9 +149,9 @@ static oar_status give_entry(const oar_catalog *c,
                             .shape = oari_ckpt_index_shape(&c->index, t),
                             .chunks = t->chunks,
                             .alias_of = alias != NULL ? alias->of : NULL };
-    oari_ckpt_box whole = oari_ckpt_box_whole(e.shape);
+    oari_box whole = oari_box_whole(e.shape);
 
-    e.bytes = (uint64_t)oari_ckpt_box_count(&whole) * oar_dtype_size(t->dtype);
+    e.bytes = (uint64_t)oari_box_count(&whole) * oar_dtype_size(t->dtype);
     return oari_struct_give(entry, &e, sizeof e, "catalog_entry");
 }
 
@@ -274,7 +274,7 @@ oar_tensor *oar_catalog_tensor(oar_catalog *catalog, const char *section,
         return NULL;
     target = oar_tensor_data(tensor);
     plan.gap = oari_ckpt_join_gap(&catalog->index);
-    wanted.box = oari_ckpt_box_whole(oar_tensor_shape(tensor));
+    wanted.box = oari_box_whole(oar_tensor_shape(tensor));
     status = oari_ckpt_read_plan_wanted(&plan, &catalog->index, t, 1, &wanted);
     if (status == OAR_OK)
         status = oari_ckpt_read_plan_finish(&plan);

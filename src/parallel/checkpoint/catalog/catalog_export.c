@@ -109,10 +109,10 @@ static oar_status plan_tensor(exporting *x, int64_t i, int writer)
         is.whole = OAR_SHAPE(is.whole.dim[1], is.whole.dim[0]);
     if (x->opts.has_dtype && oari_dtype_is_float(is.dtype))
         is.dtype = x->opts.dtype;
-    chunk.box = chunk.part = oari_ckpt_box_whole(is.whole);
+    chunk.box = chunk.part = oari_box_whole(is.whole);
     x->source[i] = e->from;
     plan->bytes +=
-        (uint64_t)oari_ckpt_box_count(&chunk.box) * oar_dtype_size(is.dtype);
+        (uint64_t)oari_box_count(&chunk.box) * oar_dtype_size(is.dtype);
     OARI_TRY(oari_vec_push(
         &plan->tensor,
         ((oari_ckpt_saved_tensor){ .is = is, .first = i, .chunks = 1 })));

@@ -27,7 +27,7 @@ static oar_status make_plan(const oari_ckpt_index *index, oar_checkpoint *to,
                                     .name = t->name,
                                     .dtype = t->dtype,
                                     .whole = oari_ckpt_index_shape(index, t) };
-        oari_ckpt_box box = oari_ckpt_box_whole(tensor.whole);
+        oari_box box = oari_box_whole(tensor.whole);
 
         status = oari_ckpt_part_list_add_box(&list, &tensor, &box);
     }

@@ -27,7 +27,7 @@ typedef struct block_fill {
 
 /* Adds memory for a box that is converted, and gives its number. */
 static oar_status add_converted(block_fill *b, const oari_catalog_source *from,
-                                const oari_ckpt_box *box, oar_dtype dtype,
+                                const oari_box *box, oar_dtype dtype,
                                 unsigned char *to, int64_t *target)
 {
     converted made = { .transpose = from->transpose, .dtype = dtype, .to = to };
@@ -52,15 +52,15 @@ static oar_status add_entry(block_fill *b, const oari_ckpt_file_entry *e,
     const oari_ckpt_chunk *chunk = &b->rewrite->to->plan.chunk.data[e->chunk];
     const oari_catalog_source *from = &b->rewrite->source[chunk->tensor];
     size_t element = oar_dtype_size(e->dtype);
-    oari_ckpt_box box[OARI_CKPT_FLAT_BOXES];
+    oari_box box[OARI_FLAT_BOXES];
     unsigned char *block = b->target.data[0];
-    int boxes = oari_ckpt_flat_boxes(e->shape, (int64_t)(begin / element),
-                                     (int64_t)((end - begin) / element), box);
+    int boxes = oari_flat_boxes(e->shape, (int64_t)(begin / element),
+                                (int64_t)((end - begin) / element), box);
 
     for (int i = 0; i < boxes; i++) {
         oari_ckpt_wanted wanted = { .box = box[i],
                                     .at = (uint64_t)(to - block) };
-        uint64_t bytes = (uint64_t)oari_ckpt_box_count(&box[i]) * element;
+        uint64_t bytes = (uint64_t)oari_box_count(&box[i]) * element;
 
         for (int d = 0; d < e->shape.ndim; d++) {
             int at = from->transpose ? 1 - d : d;

@@ -177,7 +177,7 @@ static oar_status check_item(const loading *l, int64_t i)
             return oari_fail(OAR_E_SHAPE,
                              "load: \"%.100s\" %s is not a matrix that can be "
                              "transposed",
-                             item->name, oari_ckpt_shape_text(shape).text);
+                             item->name, oari_box_shape_text(shape).text);
         shape = OAR_SHAPE(shape.dim[1], shape.dim[0]);
     }
     if (shape.ndim != whole.ndim ||
@@ -186,8 +186,8 @@ static oar_status check_item(const loading *l, int64_t i)
         return oari_fail(OAR_E_SHAPE,
                          "load: \"%.100s\" is %s in the checkpoint, and %s in "
                          "the state",
-                         item->name, oari_ckpt_shape_text(shape).text,
-                         oari_ckpt_shape_text(whole).text);
+                         item->name, oari_box_shape_text(shape).text,
+                         oari_box_shape_text(whole).text);
     if (l->opts.no_convert &&
         m->tensor->dtype != oar_tensor_dtype(item->tensor))
         return oari_fail(OAR_E_DTYPE,
@@ -221,9 +221,9 @@ static oar_status check_all(loading *l)
 /* ---- reading ------------------------------------------------------------- */
 
 /* Returns the box of an item that is not flat, as the file has it. */
-static oari_ckpt_box wanted_box(const loading *l, int64_t i)
+static oari_box wanted_box(const loading *l, int64_t i)
 {
-    oari_ckpt_box box = l->state->item.data[i].box;
+    oari_box box = l->state->item.data[i].box;
 
     if (l->match[i].transpose)
         for (int d = 0; d < 2; d++) {
@@ -239,22 +239,22 @@ static oar_status plan_item(const loading *l, int64_t i, int64_t target,
 {
     const oari_ckpt_item *item = &l->state->item.data[i];
     const oari_ckpt_index_tensor *t = l->match[i].tensor;
-    oari_ckpt_box box[OARI_CKPT_FLAT_BOXES];
-    oari_ckpt_wanted wanted[OARI_CKPT_FLAT_BOXES];
+    oari_box box[OARI_FLAT_BOXES];
+    oari_ckpt_wanted wanted[OARI_FLAT_BOXES];
     uint64_t at = 0;
     int boxes = 1;
     oar_status status;
 
     box[0] = wanted_box(l, i);
     if (item->flat)
-        boxes = oari_ckpt_flat_boxes(item->whole, item->first,
-                                     oar_tensor_count(item->tensor), box);
+        boxes = oari_flat_boxes(item->whole, item->first,
+                                oar_tensor_count(item->tensor), box);
     if (boxes < 0)
         return oari_fail(OAR_E_SHAPE, "load: \"%.100s\" is not in its whole",
                          item->name);
     for (int k = 0; k < boxes; k++) {
         wanted[k] = (oari_ckpt_wanted){ box[k], target, at };
-        at += (uint64_t)oari_ckpt_box_count(&box[k]) * oar_dtype_size(t->dtype);
+        at += (uint64_t)oari_box_count(&box[k]) * oar_dtype_size(t->dtype);
     }
     status = oari_ckpt_read_plan_wanted(plan, &l->index, t, boxes, wanted);
     if (status == OAR_E_DATA) {

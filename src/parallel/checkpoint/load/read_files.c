@@ -165,11 +165,11 @@ static void copy_fetch(const oari_ckpt_reading *d, const oari_ckpt_fetch *f,
                        uint64_t begin, uint64_t end, const unsigned char *data)
 {
     unsigned char *to = (unsigned char *)d->target[f->to.target] + f->to.at;
-    oari_ckpt_runs runs;
-    oari_ckpt_run run;
+    oari_box_runs runs;
+    oari_box_run run;
 
-    oari_ckpt_runs_start(&runs, &f->box, &f->from.box, &f->to.box, f->element);
-    while (oari_ckpt_runs_next(&runs, &run)) {
+    oari_box_runs_start(&runs, &f->box, &f->from.box, &f->to.box, f->element);
+    while (oari_box_runs_next(&runs, &run)) {
         uint64_t first = f->from.at + run.from, last = first + run.bytes;
         uint64_t a = first > begin ? first : begin;
         uint64_t b = last < end ? last : end;

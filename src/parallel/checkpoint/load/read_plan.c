@@ -7,12 +7,12 @@
 #include "base/status.h"
 #include "parallel/checkpoint/tiling.h"
 
-static int64_t first_of(const oari_ckpt_box *box)
+static int64_t first_of(const oari_box *box)
 {
     return box->ndim > 0 ? box->offset[0] : 0;
 }
 
-static int64_t end_of(const oari_ckpt_box *box)
+static int64_t end_of(const oari_box *box)
 {
     return box->ndim > 0 ? box->offset[0] + box->extent[0] : 1;
 }
@@ -22,30 +22,29 @@ static oar_status check_stored(const oari_ckpt_tensor *tensor, int64_t chunks,
 {
     size_t element = oar_dtype_size(tensor->dtype);
 
-    if (!oari_ckpt_shape_fits(tensor->whole, element))
+    if (!oari_box_shape_fits(tensor->whole, element))
         return oari_fail(OAR_E_DATA,
                          "tensor %s has a dtype or a shape that cannot be",
                          oari_ckpt_name_text(tensor).text);
     for (int64_t i = 0; i < chunks; i++) {
-        const oari_ckpt_box *box = &stored[i].box;
+        const oari_box *box = &stored[i].box;
         uint64_t end;
-        if (!oari_ckpt_box_fits(box, tensor->whole))
+        if (!oari_box_fits(box, tensor->whole))
             return oari_fail(OAR_E_DATA,
                              "tensor %s: chunk %lld is not within %s",
                              oari_ckpt_name_text(tensor).text, (long long)i,
-                             oari_ckpt_shape_text(tensor->whole).text);
-        if (i > 0 && oari_ckpt_box_compare(&stored[i - 1].box, box) > 0)
+                             oari_box_shape_text(tensor->whole).text);
+        if (i > 0 && oari_box_compare(&stored[i - 1].box, box) > 0)
             return oari_fail(OAR_E_DATA,
                              "tensor %s: chunk %lld, %s, is not in order",
                              oari_ckpt_name_text(tensor).text, (long long)i,
-                             oari_ckpt_box_text(box).text);
-        if (__builtin_add_overflow(stored[i].at,
-                                   (uint64_t)oari_ckpt_box_count(box) * element,
-                                   &end))
+                             oari_box_text(box).text);
+        if (__builtin_add_overflow(
+                stored[i].at, (uint64_t)oari_box_count(box) * element, &end))
             return oari_fail(OAR_E_DATA,
                              "tensor %s: chunk %lld, %s, ends in no file",
                              oari_ckpt_name_text(tensor).text, (long long)i,
-                             oari_ckpt_box_text(box).text);
+                             oari_box_text(box).text);
     }
     return OAR_OK;
 }
@@ -56,7 +55,7 @@ static oar_status check_stored(const oari_ckpt_tensor *tensor, int64_t chunks,
  * index has its own. */
 static oar_status fetch_common(oari_ckpt_read_plan *plan, oari_ckpt_fetch made)
 {
-    const oari_ckpt_box all = made.box;
+    const oari_box all = made.box;
     uint64_t stride = made.element, span = made.element;
     int outer = all.ndim, d;
 
@@ -71,11 +70,11 @@ static oar_status fetch_common(oari_ckpt_read_plan *plan, oari_ckpt_fetch made)
     for (d = 0; d < outer; d++)
         made.box.extent[d] = 1;
     do {
-        oari_ckpt_runs runs;
-        oari_ckpt_run first = { 0 };
-        oari_ckpt_runs_start(&runs, &made.box, &made.from.box, &made.to.box,
-                             made.element);
-        oari_ckpt_runs_next(&runs, &first);
+        oari_box_runs runs;
+        oari_box_run first = { 0 };
+        oari_box_runs_start(&runs, &made.box, &made.from.box, &made.to.box,
+                            made.element);
+        oari_box_runs_next(&runs, &first);
         made.at = made.from.at + first.from;
         OARI_TRY(oari_vec_push(&plan->fetch, made));
         for (d = outer - 1; d >= 0; d--) {
@@ -90,7 +89,7 @@ static oar_status fetch_common(oari_ckpt_read_plan *plan, oari_ckpt_fetch made)
 /* Checks that what the chunks have of a wanted box is all of it, once. */
 static oar_status check_common(oari_ckpt_read_plan *plan,
                                const oari_ckpt_tensor *tensor,
-                               const oari_ckpt_box *wanted)
+                               const oari_box *wanted)
 {
     oari_ckpt_tiling found;
 
@@ -99,11 +98,11 @@ static oar_status check_common(oari_ckpt_read_plan *plan,
     if (found.kind == OARI_CKPT_GAP)
         return oari_fail(OAR_E_DATA, "tensor %s: no chunk has %s",
                          oari_ckpt_name_text(tensor).text,
-                         oari_ckpt_box_text(&found.where).text);
+                         oari_box_text(&found.where).text);
     if (found.kind == OARI_CKPT_OVERLAP)
         return oari_fail(OAR_E_DATA, "tensor %s: two chunks have %s",
                          oari_ckpt_name_text(tensor).text,
-                         oari_ckpt_box_text(&found.where).text);
+                         oari_box_text(&found.where).text);
     return OAR_OK;
 }
 
@@ -121,14 +120,14 @@ oar_status oari_ckpt_read_plan_add(oari_ckpt_read_plan *plan,
 
     OARI_TRY(check_stored(tensor, chunks, stored));
     for (int64_t w = 0; w < count; w++) {
-        const oari_ckpt_box *box = &wanted[w].box;
-        if (!oari_ckpt_box_fits(box, tensor->whole))
+        const oari_box *box = &wanted[w].box;
+        if (!oari_box_fits(box, tensor->whole))
             return oari_fail(OAR_E_SHAPE,
                              "tensor %s has the shape %s: %s, "
                              "which is wanted, is not within it",
                              oari_ckpt_name_text(tensor).text,
-                             oari_ckpt_shape_text(tensor->whole).text,
-                             oari_ckpt_box_text(box).text);
+                             oari_box_shape_text(tensor->whole).text,
+                             oari_box_text(box).text);
         if (w > 0 && first_of(box) < first_of(&wanted[w - 1].box))
             low = 0;
         while (low < chunks && end_of(&stored[low].box) <= first_of(box))
@@ -137,7 +136,7 @@ oar_status oari_ckpt_read_plan_add(oari_ckpt_read_plan *plan,
         for (int64_t i = low; i < chunks; i++) {
             if (first_of(&stored[i].box) >= end_of(box))
                 break;
-            if (!oari_ckpt_box_meet(box, &stored[i].box, &made.box))
+            if (!oari_box_meet(box, &stored[i].box, &made.box))
                 continue;
             made.from = stored[i];
             made.to = wanted[w];
@@ -145,7 +144,7 @@ oar_status oari_ckpt_read_plan_add(oari_ckpt_read_plan *plan,
             OARI_TRY(fetch_common(plan, made));
         }
         OARI_TRY(check_common(plan, tensor, box));
-        plan->wanted_bytes += (uint64_t)oari_ckpt_box_count(box) * made.element;
+        plan->wanted_bytes += (uint64_t)oari_box_count(box) * made.element;
     }
     return OAR_OK;
 }

@@ -49,7 +49,7 @@ typedef struct share_part {
     int64_t want;
     int64_t file;
     uint64_t at; /* about where in it */
-    oari_ckpt_box box;
+    oari_box box;
     uint64_t bytes;
 } share_part;
 
@@ -114,7 +114,7 @@ static oar_status list_keys(sharer *s)
     for (int64_t i = 0; i < is->wants; i++) {
         struct {
             int64_t tensor;
-            oari_ckpt_box box;
+            oari_box box;
         } what;
         XXH128_hash_t hash;
 
@@ -256,25 +256,25 @@ static oar_status compare_wants(sharer *s)
 
 /* Cuts elements of a box into parts that lie in one window of the file each, as
  * if they lay there one behind the other from `at` on. */
-static oar_status cut_box(sharer *s, int64_t want, const oari_ckpt_box *box,
+static oar_status cut_box(sharer *s, int64_t want, const oari_box *box,
                           int64_t file, uint64_t at)
 {
     const oari_ckpt_index_tensor *t = s->is->want[want].tensor;
     uint64_t element = oar_dtype_size(t->dtype);
-    int64_t count = oari_ckpt_box_count(box), first = 0;
+    int64_t count = oari_box_count(box), first = 0;
     oar_shape shape = { .ndim = box->ndim };
 
     memcpy(shape.dim, box->extent, sizeof shape.dim);
     while (first < count) {
-        oari_ckpt_box cut[OARI_CKPT_FLAT_BOXES];
+        oari_box cut[OARI_FLAT_BOXES];
         uint64_t begin = at + (uint64_t)first * element;
         int64_t room =
             (int64_t)((s->window - begin % s->window + element - 1) / element);
         int64_t next = room < count - first ? room : count - first;
-        int boxes = oari_ckpt_flat_boxes(shape, first, next, cut);
+        int boxes = oari_flat_boxes(shape, first, next, cut);
 
         for (int i = 0; i < boxes; i++) {
-            uint64_t bytes = (uint64_t)oari_ckpt_box_count(&cut[i]) * element;
+            uint64_t bytes = (uint64_t)oari_box_count(&cut[i]) * element;
 
             for (int d = 0; d < box->ndim; d++)
                 cut[i].offset[d] += box->offset[d];
@@ -296,16 +296,16 @@ static oar_status add_parts(sharer *s, int64_t number)
     for (int64_t k = 0; k < want->tensor->chunks; k++) {
         const oari_ckpt_index_chunk *chunk =
             &index->chunk[want->tensor->first + k];
-        oari_ckpt_box box = oari_ckpt_index_box(index, want->tensor, chunk);
-        oari_ckpt_box common;
-        oari_ckpt_runs runs;
-        oari_ckpt_run run = { 0 };
+        oari_box box = oari_ckpt_index_box(index, want->tensor, chunk);
+        oari_box common;
+        oari_box_runs runs;
+        oari_box_run run = { 0 };
 
-        if (!oari_ckpt_box_meet(&want->box, &box, &common))
+        if (!oari_box_meet(&want->box, &box, &common))
             continue;
-        oari_ckpt_runs_start(&runs, &common, &box, &common,
-                             oar_dtype_size(want->tensor->dtype));
-        (void)oari_ckpt_runs_next(&runs, &run);
+        oari_box_runs_start(&runs, &common, &box, &common,
+                            oar_dtype_size(want->tensor->dtype));
+        (void)oari_box_runs_next(&runs, &run);
         OARI_TRY(
             cut_box(s, number, &common, chunk->file, chunk->at + run.from));
     }
@@ -320,7 +320,7 @@ static int by_place(const void *left, const void *right)
         return a->file < b->file ? -1 : 1;
     if (a->at != b->at)
         return a->at < b->at ? -1 : 1;
-    return oari_ckpt_box_compare(&a->box, &b->box);
+    return oari_box_compare(&a->box, &b->box);
 }
 
 /* Makes the pieces of a set. */
@@ -429,14 +429,14 @@ static oar_status place_part(sharer *s, const share_part *p,
                              const unsigned char *bytes)
 {
     oari_ckpt_want *want = &s->is->want[p->want];
-    oari_ckpt_runs runs;
-    oari_ckpt_run run;
+    oari_box_runs runs;
+    oari_box_run run;
 
     if (s->memory[p->want] == NULL)
         OARI_TRY(s->is->begin(s->is->arg, p->want, &s->memory[p->want]));
-    oari_ckpt_runs_start(&runs, &p->box, &p->box, &want->box,
-                         oar_dtype_size(want->tensor->dtype));
-    while (oari_ckpt_runs_next(&runs, &run))
+    oari_box_runs_start(&runs, &p->box, &p->box, &want->box,
+                        oar_dtype_size(want->tensor->dtype));
+    while (oari_box_runs_next(&runs, &run))
         memcpy((unsigned char *)s->memory[p->want] + run.to, bytes + run.from,
                run.bytes);
     s->left[p->want] -= p->bytes;

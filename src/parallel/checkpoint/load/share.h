@@ -9,7 +9,7 @@
 /* A box that this rank wants, of at least one element. */
 typedef struct oari_ckpt_want {
     const oari_ckpt_index_tensor *tensor;
-    oari_ckpt_box box;
+    oari_box box;
     int shared; /* out: all of it has been read here or sent */
 } oari_ckpt_want;
 

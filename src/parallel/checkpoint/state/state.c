@@ -78,7 +78,7 @@ static oar_status find_place(const char *name, oar_shape shape,
 
     if (place == NULL) {
         item->whole = shape;
-        item->box = oari_ckpt_box_whole(shape);
+        item->box = oari_box_whole(shape);
         return OAR_OK;
     }
     OARI_TRY(oari_opts_read(&p, sizeof p, place));
@@ -140,13 +140,13 @@ static oar_status wrap_span(const char *name, oar_span span, oar_shape shape,
     oar_storage *storage;
     oar_status status;
 
-    if (!oari_ckpt_shape_fits(shape, oar_dtype_size(span.dtype)) ||
-        (uint64_t)oari_ckpt_box_count(
-            &(oari_ckpt_box[]){ oari_ckpt_box_whole(shape) }[0]) != span.count)
+    if (!oari_box_shape_fits(shape, oar_dtype_size(span.dtype)) ||
+        (uint64_t)oari_box_count(&(oari_box[]){ oari_box_whole(shape) }[0]) !=
+            span.count)
         return oari_fail(OAR_E_ARG,
                          "state: \"%.100s\" has %zu elements, its shape %s "
                          "another number",
-                         name, span.count, oari_ckpt_shape_text(shape).text);
+                         name, span.count, oari_box_shape_text(shape).text);
     OARI_TRY(oar_storage_create_on(span.device, bytes, &storage));
     status = oar_storage_detach(storage);
     if (status == OAR_OK)

@@ -20,7 +20,7 @@ typedef struct oari_ckpt_item {
                            of_first on; NULL: it is no view */
     int64_t of_first;
     oar_shape whole;
-    oari_ckpt_box box; /* or, if flat, elements from first on */
+    oari_box box; /* or, if flat, elements from first on */
     int flat;
     int64_t first;
     unsigned flags;

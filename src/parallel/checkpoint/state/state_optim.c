@@ -215,7 +215,7 @@ static oar_status name_param(const oar_module *named, const char *prefix,
     return oari_fail(OAR_E_NOT_FOUND,
                      "state: a parameter %s of the optimizer is not one of the "
                      "module that names them",
-                     oari_ckpt_shape_text(oar_tensor_shape(param)).text);
+                     oari_box_shape_text(oar_tensor_shape(param)).text);
 }
 
 /* Adds "state.NAME.WHAT". cut: of the parameter, which `place` is in then. */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* box: arithmetic with boxes of elements. */
-#include "parallel/checkpoint/box.h"
+#include "parallel/place/box.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-int oari_ckpt_shape_fits(oar_shape whole, size_t element)
+int oari_box_shape_fits(oar_shape whole, size_t element)
 {
     int64_t bytes = (int64_t)element;
 
@@ -20,7 +20,7 @@ int oari_ckpt_shape_fits(oar_shape whole, size_t element)
     return 1;
 }
 
-int oari_ckpt_box_fits(const oari_ckpt_box *box, oar_shape whole)
+int oari_box_fits(const oari_box *box, oar_shape whole)
 {
     if (box->ndim != whole.ndim)
         return 0;
@@ -32,16 +32,16 @@ int oari_ckpt_box_fits(const oari_ckpt_box *box, oar_shape whole)
     return 1;
 }
 
-oari_ckpt_box oari_ckpt_box_whole(oar_shape whole)
+oari_box oari_box_whole(oar_shape whole)
 {
-    oari_ckpt_box box = { .ndim = whole.ndim };
+    oari_box box = { .ndim = whole.ndim };
 
     for (int d = 0; d < whole.ndim; d++)
         box.extent[d] = whole.dim[d];
     return box;
 }
 
-int64_t oari_ckpt_box_count(const oari_ckpt_box *box)
+int64_t oari_box_count(const oari_box *box)
 {
     int64_t count = 1;
 
@@ -50,7 +50,7 @@ int64_t oari_ckpt_box_count(const oari_ckpt_box *box)
     return count;
 }
 
-int oari_ckpt_box_compare(const oari_ckpt_box *a, const oari_ckpt_box *b)
+int oari_box_compare(const oari_box *a, const oari_box *b)
 {
     if (a->ndim != b->ndim)
         return a->ndim < b->ndim ? -1 : 1;
@@ -63,10 +63,9 @@ int oari_ckpt_box_compare(const oari_ckpt_box *a, const oari_ckpt_box *b)
     return 0;
 }
 
-int oari_ckpt_box_meet(const oari_ckpt_box *a, const oari_ckpt_box *b,
-                       oari_ckpt_box *common)
+int oari_box_meet(const oari_box *a, const oari_box *b, oari_box *common)
 {
-    oari_ckpt_box both = { .ndim = a->ndim };
+    oari_box both = { .ndim = a->ndim };
 
     for (int d = 0; d < a->ndim; d++) {
         int64_t a_end = a->offset[d] + a->extent[d];
@@ -87,14 +86,13 @@ int oari_ckpt_box_meet(const oari_ckpt_box *a, const oari_ckpt_box *b,
 /* A range that is being cut. */
 typedef struct flat {
     oar_shape whole;
-    oari_ckpt_box *box;
+    oari_box *box;
     int boxes;
 } flat;
 
 /* Cuts elements [first, end) of those below `at`, which is one index in each
  * dim before `dim`: a part of a row, then whole rows, then a part of a row. */
-static void cut_range(flat *f, int dim, oari_ckpt_box at, int64_t first,
-                      int64_t end)
+static void cut_range(flat *f, int dim, oari_box at, int64_t first, int64_t end)
 {
     int64_t row = 1, low, high;
 
@@ -115,7 +113,7 @@ static void cut_range(flat *f, int dim, oari_ckpt_box at, int64_t first,
         at.offset[dim] = ++low;
     }
     if (low < high) {
-        oari_ckpt_box rows = at;
+        oari_box rows = at;
         rows.extent[dim] = high - low;
         for (int d = dim + 1; d < f->whole.ndim; d++)
             rows.extent[d] = f->whole.dim[d];
@@ -125,11 +123,11 @@ static void cut_range(flat *f, int dim, oari_ckpt_box at, int64_t first,
     cut_range(f, dim + 1, at, 0, end - high * row);
 }
 
-int oari_ckpt_flat_boxes(oar_shape whole, int64_t first, int64_t count,
-                         oari_ckpt_box box[OARI_CKPT_FLAT_BOXES])
+int oari_flat_boxes(oar_shape whole, int64_t first, int64_t count,
+                    oari_box box[OARI_FLAT_BOXES])
 {
-    oari_ckpt_box all = oari_ckpt_box_whole(whole);
-    int64_t most = oari_ckpt_box_count(&all);
+    oari_box all = oari_box_whole(whole);
+    int64_t most = oari_box_count(&all);
     flat f = { .whole = whole, .box = box };
 
     if (first < 0 || count < 0 || first > most || count > most - first)
@@ -138,16 +136,15 @@ int oari_ckpt_flat_boxes(oar_shape whole, int64_t first, int64_t count,
         box[0] = all;
         return 1;
     }
-    cut_range(&f, 0, (oari_ckpt_box){ .ndim = whole.ndim }, first,
-              first + count);
+    cut_range(&f, 0, (oari_box){ .ndim = whole.ndim }, first, first + count);
     return f.boxes;
 }
 
 /* ---- runs ---------------------------------------------------------------- */
 
-int64_t oari_ckpt_runs_start(oari_ckpt_runs *runs, const oari_ckpt_box *what,
-                             const oari_ckpt_box *from, const oari_ckpt_box *to,
-                             size_t element)
+int64_t oari_box_runs_start(oari_box_runs *runs, const oari_box *what,
+                            const oari_box *from, const oari_box *to,
+                            size_t element)
 {
     uint64_t from_stride = element, to_stride = element, bytes = element;
     int joined = 1; /* the dims so far lie in one run */
@@ -179,9 +176,9 @@ int64_t oari_ckpt_runs_start(oari_ckpt_runs *runs, const oari_ckpt_box *what,
     return runs->left;
 }
 
-int oari_ckpt_runs_next(oari_ckpt_runs *runs, oari_ckpt_run *run)
+int oari_box_runs_next(oari_box_runs *runs, oari_box_run *run)
 {
-    oari_ckpt_run *next = &runs->next;
+    oari_box_run *next = &runs->next;
 
     if (runs->left == 0)
         return 0;
@@ -201,9 +198,9 @@ int oari_ckpt_runs_next(oari_ckpt_runs *runs, oari_ckpt_run *run)
 
 /* ---- texts --------------------------------------------------------------- */
 
-oari_ckpt_string oari_ckpt_box_text(const oari_ckpt_box *box)
+oari_box_string oari_box_text(const oari_box *box)
 {
-    oari_ckpt_string s = { "[" };
+    oari_box_string s = { "[" };
     size_t at = 1;
 
     for (int d = 0; d < box->ndim; d++) {
@@ -217,9 +214,9 @@ oari_ckpt_string oari_ckpt_box_text(const oari_ckpt_box *box)
     return s;
 }
 
-oari_ckpt_string oari_ckpt_shape_text(oar_shape shape)
+oari_box_string oari_box_shape_text(oar_shape shape)
 {
-    oari_ckpt_string s = { "[" };
+    oari_box_string s = { "[" };
     size_t at = 1;
 
     for (int d = 0; d < shape.ndim; d++)
