@@ -249,12 +249,12 @@ static oar_status measure_parts(const oari_ckpt_part_list *list,
         int64_t name = (int64_t)strlen(p->tensor.name);
         int64_t section = (int64_t)strlen(p->tensor.section);
         int begins = begins_section(list, i);
-        oari_ckpt_box common;
+        oari_box common;
 
         if (!begins && p->item != p[-1].item &&
             strcmp(p->tensor.name, p[-1].tensor.name) == 0 &&
-            (oari_ckpt_box_compare(&p->box, &p[-1].box) == 0 ||
-             oari_ckpt_box_meet(&p->box, &p[-1].box, &common)))
+            (oari_box_compare(&p->box, &p[-1].box) == 0 ||
+             oari_box_meet(&p->box, &p[-1].box, &common)))
             return oari_fail(OAR_E_ARG, "tensor %s was added twice",
                              oari_ckpt_name_text(&p->tensor).text);
         sections += begins;
