@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <oarsong/checkpoint.h>
 #include <oarsong/dtensor.h>
 #include <oarsong/ops.h>
 
 #include "support/last_error.h"
+#include "support/leak_check.h"
 #include "support/spec_elements.h"
 
 enum { MOST = 64 };
@@ -355,6 +357,73 @@ static void both_ranks_have_both_halves(void **state)
     assert_int_equal(ranks_run("sim", 2, NULL, both_halves, NULL), OAR_OK);
 }
 
+/* ---- checkpoints --------------------------------------------------------- */
+
+static char folder[FOLDER_PATH];
+
+typedef struct saved_case {
+    int dims, size[2], load;
+    oar_placement placement[2];
+} saved_case;
+
+/* Saves parts by the places that a spec gives, or loads into other parts. */
+static oar_status save_or_load(oar_group *world, void *arg)
+{
+    const saved_case *c = arg;
+    oar_checkpoint_opts o = { .size = sizeof o, .no_sync = 1 };
+    int rank = oar_group_rank(world);
+    oar_place place = oar_place_init();
+    oar_checkpoint *runs = NULL;
+    oar_mesh *mesh = NULL;
+    oar_state *state;
+    const oar_spec *spec;
+    oar_tensor *part;
+    oar_shape shape;
+
+    CHECK_OK(oar_mesh_create(world, c->dims, c->size, NULL, NULL, &mesh));
+    spec = oar_spec_of(mesh, c->dims, c->placement, OAR_SHAPE(5, 3), NULL);
+    part = make_part(spec, OAR_F32, rank);
+    CHECK_OK(oar_spec_place_of(spec, rank, &place, &shape));
+    if (c->load)
+        CHECK_OK(oar_tensor_fill(part, -1));
+    CHECK_OK(oar_state_create(&state));
+    CHECK_OK(oar_state_add_tensor(state, "model", "w", part, &place));
+    CHECK_OK(oar_checkpoint_open(world, folder, &o, &runs));
+    if (c->load)
+        CHECK_OK(oar_checkpoint_load(runs, state, 1, NULL));
+    else
+        CHECK_OK(oar_checkpoint_save(runs, state, 1, NULL));
+    CHECK_OK(check_part(part, spec, spec, rank));
+    oar_checkpoint_close(runs);
+    oar_state_destroy(state);
+    oar_tensor_release(part);
+    oar_mesh_release(mesh);
+    return OAR_OK;
+}
+
+static void what_four_ranks_saved_three_load(void **state)
+{
+    oar_placement rows = oar_placement_shard(0), flat = oar_placement_flat();
+    oar_placement same = oar_placement_replicate();
+    oar_placement columns = oar_placement_shard(1);
+    saved_case save[] = { { 2, { 2, 2 }, 0, { rows, rows } },
+                          { 2, { 2, 2 }, 0, { rows, flat } },
+                          { 2, { 2, 2 }, 0, { same, columns } } };
+    saved_case load[] = { { 1, { 3 }, 1, { rows } },
+                          { 1, { 3 }, 1, { columns } },
+                          { 1, { 3 }, 1, { flat } } };
+
+    for (int i = 0; i < 3; i++) {
+        folder_make(folder);
+        assert_int_equal(ranks_run("sim", 4, NULL, save_or_load, &save[i]),
+                         OAR_OK);
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(ranks_run("sim", 3, NULL, save_or_load, &load[k]),
+                             OAR_OK);
+        assert_int_equal(folder_remove(folder), 0);
+    }
+}
+
 /* ---- wrong use ----------------------------------------------------------- */
 
 static oar_status refusals(oar_group *world, void *arg)
@@ -499,6 +568,7 @@ int main(void)
         cmocka_unit_test(a_whole_is_scattered_and_comes_back),
         cmocka_unit_test(gradients_outside_are_added_where_that_is_said),
         cmocka_unit_test(both_ranks_have_both_halves),
+        cmocka_unit_test(what_four_ranks_saved_three_load),
         cmocka_unit_test(wrong_use_is_named),
         cmocka_unit_test(another_spec_on_a_rank_is_named_on_all),
         cmocka_unit_test(a_partial_maximum_has_no_backward),

@@ -4,6 +4,12 @@
 
 #include <string.h>
 
+int oari_same_shape(oar_shape a, oar_shape b)
+{
+    return a.ndim == b.ndim &&
+           memcmp(a.dim, b.dim, (size_t)a.ndim * sizeof *a.dim) == 0;
+}
+
 int oari_cut_same(const oari_cut *a, const oari_cut *b)
 {
     return a->kind == b->kind && a->dim == b->dim && a->op == b->op &&

@@ -41,6 +41,7 @@ typedef struct oari_part {
     int64_t first, count; /* count: of elements, flat or not */
 } oari_part;
 
+int oari_same_shape(oar_shape a, oar_shape b);
 int oari_cut_same(const oari_cut *a, const oari_cut *b);
 int oari_cuts_same(const oari_cuts *a, const oari_cuts *b, int dims);
 

@@ -4,9 +4,6 @@
  * The backward of a move is the move of the gradient from where the result's
  * gradient lies to where the operand's does: partial tensors have replicated
  * gradients, all others lie as the tensor does. */
-#include <stdio.h>
-#include <string.h>
-
 #include <oarsong/custom_op.h>
 #include <oarsong/ops.h>
 
@@ -14,15 +11,8 @@
 #include "base/call_site.h"
 #include "base/status.h"
 #include "parallel/dtensor/move_run.h"
-#include "parallel/reducer/agreement.h"
 
 static const oar_dtensor failed = { NULL, NULL };
-
-static int same_shape(oar_shape a, oar_shape b)
-{
-    return a.ndim == b.ndim &&
-           memcmp(a.dim, b.dim, (size_t)a.ndim * sizeof *a.dim) == 0;
-}
 
 /* Checks that a tensor can be this rank's part. */
 static oar_status check_local(const oar_tensor *local, const oar_spec *spec,
@@ -35,7 +25,7 @@ static oar_status check_local(const oar_tensor *local, const oar_spec *spec,
     if (oar_tensor_device(local).kind != OAR_CPU)
         return oari_fail(OAR_E_DEVICE, "%s: DTensors are on the cpu", call);
     wanted = oar_spec_local_shape(spec, spec->mesh->rank);
-    if (!same_shape(shape, wanted))
+    if (!oari_same_shape(shape, wanted))
         return oari_fail(OAR_E_SHAPE,
                          "%s: the local tensor is %s, but rank %d has %s of %s",
                          call, oari_box_shape_text(shape).text,
@@ -160,18 +150,6 @@ static oar_tensor *contiguous(oar_tensor *local)
     return copy;
 }
 
-static oar_status check_group(const oar_spec *spec, const char *call)
-{
-    oar_group *all = oar_mesh_group(spec->mesh, -1);
-
-    if (all == NULL)
-        return oari_fail(OAR_E_STATE, "%s: a mesh without a group only plans",
-                         call);
-    if (oar_batch_is_open(all))
-        return oari_fail(OAR_E_STATE, "%s inside a batch", call);
-    return OAR_OK;
-}
-
 static oar_status check_budget(const oar_spec *from, const oar_spec *to,
                                oar_dtype dtype, uint64_t most_bytes)
 {
@@ -239,7 +217,7 @@ oar_dtensor oar_redistribute_at(const char *file, int line, oar_tape *tape,
     if (a.local == NULL || oari_opts_read(&o, sizeof o, opts) != OAR_OK ||
         oari_move_check(a.spec, to, dtype, "redistribute") != OAR_OK ||
         check_local(a.local, a.spec, "redistribute") != OAR_OK ||
-        check_group(to, "redistribute") != OAR_OK ||
+        oari_move_ready(to, "redistribute") != OAR_OK ||
         check_budget(a.spec, to, dtype, o.most_bytes) != OAR_OK)
         return failed;
     path = oari_move_path_of(a.spec, to, oar_dtype_size(dtype));
@@ -250,136 +228,6 @@ oar_dtensor oar_redistribute_at(const char *file, int line, oar_tape *tape,
     else if (tape == NULL)
         b.local = oar_tensor_retain(a.local);
     return b.local != NULL ? b : failed;
-}
-
-/* ---- from a whole tensor ------------------------------------------------- */
-
-/* Sends each rank its part of root's tensor. */
-static oar_status scatter_parts(const oar_tensor *whole, const oar_spec *spec,
-                                int root, oar_tensor *out)
-{
-    const oari_grid *grid = &spec->mesh->grid;
-    int has = spec->mesh->rank == root;
-    oari_part all = { .box = oari_box_whole(spec->shape) }, part;
-    oar_span in = oar_span_of(NULL, 0, oar_tensor_dtype(out)), to;
-    size_t element = oar_dtype_size(in.dtype), sum = 0, *counts = NULL;
-    char *data = NULL;
-    oar_status status = oar_tensor_span(out, &to);
-
-    all.count = oari_box_count(&all.box);
-    for (int r = 0; r < grid->ranks && has; r++) {
-        oari_cuts_part(grid, spec->shape, &spec->layout, r, &part);
-        sum += (size_t)part.count;
-    }
-    if (has) {
-        counts = oari_alloc((size_t)grid->ranks, sizeof *counts);
-        data = oari_alloc_aligned(64, sum * element + 1);
-        if (counts == NULL || data == NULL)
-            status = OAR_E_NOMEM;
-        in.data = data;
-    }
-    status = oari_agree_on_status(oar_mesh_group(spec->mesh, -1), status,
-                                  "dtensor_scatter");
-    for (int r = 0; r < grid->ranks && has && status == OAR_OK; r++) {
-        oari_cuts_part(grid, spec->shape, &spec->layout, r, &part);
-        counts[r] = (size_t)part.count;
-        oari_copy_common(&all, &part, element, oar_tensor_const_data(whole), 0,
-                         data + in.count * element, 0);
-        in.count += counts[r];
-    }
-    if (status == OAR_OK)
-        status = oar_scatter_v(oar_mesh_group(spec->mesh, -1), in, counts, to,
-                               root, NULL, NULL);
-    oari_free(counts);
-    oari_free(data);
-    return status;
-}
-
-static oar_status check_whole(const oar_tensor *whole, oar_dtype dtype,
-                              const oar_spec *spec)
-{
-    if (whole == NULL)
-        return oari_fail(OAR_E_ARG, "dtensor_scatter: root has no tensor");
-    if (oar_tensor_dtype(whole) != dtype)
-        return oari_fail(OAR_E_DTYPE,
-                         "dtensor_scatter: root's tensor is %s, "
-                         "not %s",
-                         oar_dtype_name(oar_tensor_dtype(whole)),
-                         oar_dtype_name(dtype));
-    if (!same_shape(oar_tensor_shape(whole), spec->shape))
-        return oari_fail(OAR_E_SHAPE,
-                         "dtensor_scatter: root's tensor is %s, the spec %s",
-                         oari_box_shape_text(oar_tensor_shape(whole)).text,
-                         oari_box_shape_text(spec->shape).text);
-    if (!oar_tensor_is_contiguous(whole) ||
-        oar_tensor_device(whole).kind != OAR_CPU)
-        return oari_fail(OAR_E_ARG,
-                         "dtensor_scatter: root's tensor must be contiguous, "
-                         "on the cpu");
-    return OAR_OK;
-}
-
-/* Compares what is scattered, and checks what root has, on all ranks. */
-static oar_status agree_on_scatter(const oar_tensor *whole, oar_dtype dtype,
-                                   const oar_spec *spec, int root)
-{
-    oar_group *all = oar_mesh_group(spec->mesh, -1);
-    char text[400];
-    oari_manifest manifest = { .options = text, .does = "scatter" };
-    size_t at = oar_spec_text(spec, text, sizeof text);
-
-    at = at < sizeof text ? at : sizeof text - 1;
-    snprintf(text + at, sizeof text - at, " as %s from rank %d",
-             oar_dtype_name(dtype), root);
-    OARI_TRY(oari_agree(&manifest, all));
-    return oari_agree_on_status(
-        all,
-        spec->mesh->rank == root ? check_whole(whole, dtype, spec) : OAR_OK,
-        "dtensor_scatter");
-}
-
-static oar_dtensor scatter_from(oar_tape *tape, const oar_tensor *whole,
-                                oar_dtype dtype, const oar_spec *spec, int root)
-{
-    const oar_spec *first = oari_spec_of_grad(spec); /* nothing is partial */
-    oar_dtensor a = { NULL, first }, b;
-    int rank = spec->mesh->rank;
-
-    if (agree_on_scatter(whole, dtype, spec, root) != OAR_OK || first == NULL)
-        return failed;
-    a.local = oar_empty(tape, dtype, oar_spec_local_shape(first, rank));
-    if (a.local == NULL || scatter_parts(whole, first, root, a.local) != OAR_OK)
-        b = failed;
-    else
-        b = oar_redistribute_at(NULL, 0, tape, a, spec, NULL);
-    if (tape == NULL)
-        oar_tensor_release(a.local);
-    return b;
-}
-
-oar_dtensor oar_dtensor_scatter_at(const char *file, int line, oar_tape *tape,
-                                   oar_tensor *whole, oar_dtype dtype,
-                                   const oar_spec *spec, int root)
-{
-    OARI_CALLED_FROM(file, line);
-    oar_dtensor a = { whole, NULL };
-
-    if (spec == NULL) {
-        oari_fail(OAR_E_ARG, "dtensor_scatter without a spec");
-        return failed;
-    }
-    if (check_group(spec, "dtensor_scatter") != OAR_OK)
-        return failed;
-    if (root < -1 || root >= spec->mesh->grid.ranks) {
-        oari_fail(OAR_E_RANK, "dtensor_scatter from rank %d of %d", root,
-                  spec->mesh->grid.ranks);
-        return failed;
-    }
-    if (root >= 0)
-        return scatter_from(tape, whole, dtype, spec, root);
-    a.spec = oari_spec_replicated(spec->mesh, spec->shape);
-    return a.spec != NULL ? oar_redistribute_at(NULL, 0, tape, a, spec, NULL)
-                          : failed;
 }
 
 /* ---- to plain tensors ---------------------------------------------------- */
@@ -466,7 +314,7 @@ oar_tensor *oar_dtensor_to_local(oar_tape *tape, oar_dtensor a,
         return oar_tensor_retain(a.local);
     if (grads == OAR_GRADS_EQUAL)
         return a.local;
-    if (check_group(a.spec, "dtensor_to_local") != OAR_OK)
+    if (oari_move_ready(a.spec, "dtensor_to_local") != OAR_OK)
         return NULL;
     m = moved_make(a.spec, a.spec);
     out = m != NULL ? view_of(tape, a.local) : NULL;
@@ -512,9 +360,9 @@ size_t oar_dtensor_text(oar_dtensor a, char *text, size_t bytes)
     at = oari_spec_text_add(text, bytes, at, "\nrank %d has ",
                             a.spec->mesh->rank);
     if (part.flat)
-        at = oari_spec_text_add(text, bytes, at, "elements %lld to %lld of ",
-                                (long long)part.first,
-                                (long long)(part.first + part.count));
+        at = oari_spec_text_add(text, bytes, at,
+                                "%lld elements from %lld on of ",
+                                (long long)part.count, (long long)part.first);
     at = oari_spec_text_add(text, bytes, at,
                             "%s: ", oari_box_text(&part.box).text);
     return at + oar_tensor_text(a.local, at < bytes ? text + at : NULL,

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* explain: what a move would send, in bytes and time, before it is made. */
-#include <string.h>
-
 #include "base/status.h"
 #include "parallel/dtensor/move_plan.h"
 
@@ -71,8 +69,7 @@ oar_status oari_move_check(const oar_spec *from, const oar_spec *to,
                          "%s: the two specs are of two meshes: make both with "
                          "the same one",
                          call);
-    if (from->shape.ndim != to->shape.ndim ||
-        memcmp(from->shape.dim, to->shape.dim, sizeof to->shape.dim) != 0)
+    if (!oari_same_shape(from->shape, to->shape))
         return oari_fail(OAR_E_ARG, "%s: from a tensor %s to one %s", call,
                          oari_box_shape_text(from->shape).text,
                          oari_box_shape_text(to->shape).text);

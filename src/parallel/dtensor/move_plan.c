@@ -58,7 +58,9 @@ static int best_dim(oar_shape shape, int parts)
 
     for (int d = 0; d < shape.ndim; d++) {
         int64_t length = shape.dim[d] > 0 ? shape.dim[d] : 1;
-        double share = (double)((length + parts - 1) / parts) / (double)length;
+        int64_t part = (length + parts - 1) / parts;
+        double share = (double)part / (double)length;
+
         if (share < least) {
             least = share;
             best = d;

@@ -350,6 +350,18 @@ oar_status oari_move_compare(oari_move_path *path)
     return OAR_OK;
 }
 
+oar_status oari_move_ready(const oar_spec *spec, const char *call)
+{
+    oar_group *all = oar_mesh_group(spec->mesh, -1);
+
+    if (all == NULL)
+        return oari_fail(OAR_E_STATE, "%s: a mesh without a group only plans",
+                         call);
+    if (oar_batch_is_open(all))
+        return oari_fail(OAR_E_STATE, "%s inside a batch", call);
+    return OAR_OK;
+}
+
 /* Makes the tensor that a step leaves, if it is not the last. */
 static oar_tensor *make_between(const running *r, const oari_move_step *step,
                                 const oar_tensor *in)

@@ -14,6 +14,9 @@ int64_t oari_copy_common(const oari_part *from, const oari_part *to,
                          size_t element, const void *from_data, int from_packed,
                          void *to_data, int to_packed);
 
+/* Checks that the mesh of a spec can move data now. call is for messages. */
+oar_status oari_move_ready(const oar_spec *spec, const char *call);
+
 /* Compares the path with those of the other ranks, the first time it is used.
  */
 oar_status oari_move_compare(oari_move_path *path);

@@ -66,12 +66,6 @@ static uint64_t hash_spec(const oari_grid *grid, oar_shape shape,
     return hash;
 }
 
-static int same_shape(oar_shape a, oar_shape b)
-{
-    return a.ndim == b.ndim &&
-           memcmp(a.dim, b.dim, (size_t)a.ndim * sizeof *a.dim) == 0;
-}
-
 const oar_spec *oari_spec_intern(oar_mesh *mesh, oar_shape shape,
                                  const oari_cuts *layout)
 {
@@ -83,7 +77,7 @@ const oar_spec *oari_spec_intern(oar_mesh *mesh, oar_shape shape,
         return NULL;
     row = &table->spec[hash % OARI_SPEC_ROWS];
     for (spec = *row; spec != NULL; spec = spec->next)
-        if (spec->hash == hash && same_shape(spec->shape, shape) &&
+        if (spec->hash == hash && oari_same_shape(spec->shape, shape) &&
             oari_cuts_same(&spec->layout, layout, mesh->grid.dims))
             return spec;
     spec = oari_alloc(1, sizeof *spec);
