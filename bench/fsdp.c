@@ -113,9 +113,18 @@ typedef struct trained {
 
 static oar_hold hold_of(const char *mode)
 {
-    return strcmp(mode, "mapped") == 0 ? OAR_HOLD_MAPPED
-           : strcmp(mode, "host") == 0 ? OAR_HOLD_HOST
-                                       : OAR_HOLD_OWN;
+    return strncmp(mode, "mapped", 6) == 0 ? OAR_HOLD_MAPPED
+           : strncmp(mode, "host", 4) == 0 ? OAR_HOLD_HOST
+                                           : OAR_HOLD_OWN;
+}
+
+static oar_zero_stage stage_of(const char *mode)
+{
+    char last = mode[strlen(mode) - 1];
+
+    return last == '1'   ? OAR_ZERO_STAGE_1
+           : last == '2' ? OAR_ZERO_STAGE_2
+                         : OAR_ZERO_STAGE_3;
 }
 
 static void wrap(trained *t, oar_group *world)

@@ -98,12 +98,12 @@ OAR_API oar_status oar_state_add_span(oar_state *state, const char *section,
  * is left out: oar_state_add_tensor adds it, under a name for each rank where
  * ranks differ. Any wrapper loads what another has saved, on any number of
  * ranks. Of a tensor parallel model (tensor_parallel.h) each rank saves and
- * loads its parts of the whole. Keeps a reference to FSDP's
- * wrapper, whose groups must then live as long as the state. A parameter that
- * is there twice is saved once, with its other name as an alias. Ranks may add
- * different modules (stages): the checkpoint has all. Counters may differ
- * between ranks; at another number of ranks they stay apart, and those of ranks
- * that are missing are saved on until the ranks are back. */
+ * loads its parts of the whole. Keeps a reference to FSDP's wrapper, whose
+ * groups must then live as long as the state. A parameter that is there twice
+ * is saved once, with its other name as an alias. Ranks may add different
+ * modules (stages): the checkpoint has all. Counters may differ between ranks;
+ * at another number of ranks they stay apart, and those of ranks that are
+ * missing are saved on until the ranks are back. */
 OAR_API oar_status oar_state_add_module(oar_state *state, oar_module *module,
                                         const char *prefix);
 /* Adds steps, learning rate and, as "optim", the state of every parameter,

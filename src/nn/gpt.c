@@ -221,9 +221,12 @@ static gpt_parts parts_of(const oar_module *module, const oar_gpt_opts *o)
 static oar_tensor *add_positions(oar_tape *tape, const gpt_parts *p,
                                  int64_t count, oar_tensor *x)
 {
-    oar_tensor *place = oar_arange(tape, OAR_I64, count, 0, 1);
-    oar_tensor *rows = oar_forward(tape, p->pos, place);
+    oar_tensor *place, *rows;
 
+    if (x == NULL) /* its error stays the last one */
+        return NULL;
+    place = oar_arange(tape, OAR_I64, count, 0, 1);
+    rows = oar_forward(tape, p->pos, place);
     return oari_layer_is_open(p->tok) ? oar_add(tape, rows, x)
                                       : oari_add_over(tape, rows, x);
 }

@@ -408,6 +408,64 @@ static void a_layer_before_the_first_scatter_is_refused(void **state)
     assert_int_equal(ranks_run("sim", 2, NULL, rows_missing, NULL), OAR_OK);
 }
 
+/* ---- no memory ----------------------------------------------------------- */
+
+typedef struct short_case {
+    uint64_t allocation; /* the one that fails */
+    int ended;           /* none did */
+} short_case;
+
+/* Parallelizes a GPT and runs a pass. */
+static oar_status pass_short_of_memory(oar_group *g, void *arg)
+{
+    short_case *c = arg;
+    oar_tensor *x = oar_zeros(NULL, OAR_I64, OAR_SHAPE(2, 3));
+    oar_tensor *y = oar_zeros(NULL, OAR_I64, OAR_SHAPE(6)), *before, *loss;
+    oar_module *gpt;
+    oar_tape *tape;
+    oar_status status;
+
+    CHECK_OK(oar_gpt_create(OAR_OPTS(oar_gpt_opts, .vocabulary = 7,
+                                     .context = 3, .width = 4, .heads = 2,
+                                     .layers = 1, .dropout = 0.5),
+                            &gpt));
+    CHECK_OK(oar_tape_create(&tape));
+    before = oar_module_param(gpt, 0);
+    oar_memory_fail_after(c->allocation);
+    status =
+        oar_tp_parallelize_gpt(gpt, g, OAR_OPTS(oar_tp_opts, .sequence = 1));
+    CHECK((status == OAR_OK) != (oar_module_param(gpt, 0) == before));
+    if (status == OAR_OK) {
+        loss = oar_tp_cross_entropy(tape, oar_forward(tape, gpt, x), y, g, 7,
+                                    NULL);
+        status =
+            loss != NULL ? oar_backward(tape, loss) : oar_last_error()->status;
+    }
+    oar_memory_fail_after(0);
+    CHECK(status == OAR_OK || status == OAR_E_NOMEM);
+    c->ended = status == OAR_OK;
+    oar_tape_destroy(tape);
+    oar_module_release(gpt);
+    oar_tensor_release(y);
+    oar_tensor_release(x);
+    return OAR_OK;
+}
+
+/* A collective that fails ends its group, so each pass has one of its own. What
+ * a failure leaves, the address sanitizer finds. */
+static void without_memory_a_call_fails_and_leaves_nothing(void **state)
+{
+    short_case c = { 0 };
+
+    while (!c.ended) {
+        c.allocation++;
+        assert_true(c.allocation < 5000);
+        assert_int_equal(ranks_run("sim", 1, NULL, pass_short_of_memory, &c),
+                         OAR_OK);
+    }
+    assert_true(c.allocation > 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -416,6 +474,7 @@ int main(void)
         cmocka_unit_test(the_loss_weighs_smooths_and_ignores_over_all_classes),
         cmocka_unit_test(wrong_use_is_named_on_all_ranks),
         cmocka_unit_test(a_layer_before_the_first_scatter_is_refused),
+        cmocka_unit_test(without_memory_a_call_fails_and_leaves_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

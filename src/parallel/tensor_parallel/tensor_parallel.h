@@ -8,7 +8,8 @@
  *   tp_cut.c          parts of parameters
  *   tp_layers.c       the layers: column, row, vocabulary, norm
  *   tp_rows.c         activations that are spread by rows between layers
- *   tp_parallelize.c  from rules to layers
+ *   tp_plan.c         which layers the rules name, and whether they can
+ *   tp_parallelize.c  from a plan to layers
  *   tp_grads.c        questions about the parameters of a model, clipping
  */
 #ifndef OARI_PARALLEL_TENSOR_PARALLEL_TENSOR_PARALLEL_H
