@@ -74,6 +74,10 @@ typedef struct oar_launch_opts {
     int64_t join_ms;          /* for enough nodes to come; 0: 600 s */
     int64_t last_call_ms;     /* for more, once enough have come; 0: 5 s */
     int64_t lease_ms; /* a node that is silent for longer is gone; 0: 5 s */
+
+    int max_respawns; /* so often each rank that fails is started again by
+                         itself, in the same epoch (OARSONG_RESPAWN), while the
+                         others go on as with keep_going. Without restarts */
 } oar_launch_opts;
 OAR_OPTS_INIT(oar_launch_opts);
 
@@ -83,7 +87,8 @@ typedef struct oar_launch_result {
     int failed_rank; /* the first that failed, or the one that the report
                         of the ranks' records names; -1: none */
     int exit_code;   /* its exit code, or 128 + the signal that killed it; also
-                        when the others went on and ended well */
+                        when the others went on and ended well. A process in
+                        whose place its rank was started again does not count */
     int epoch;       /* the last one; they begin with 0 */
 } oar_launch_result;
 OAR_OPTS_INIT(oar_launch_result);
@@ -91,11 +96,11 @@ OAR_OPTS_INIT(oar_launch_result);
 /* Starts `ranks` processes of program argv (argv[0] is searched in PATH) with
  * OARSONG_RANK, OARSONG_SIZE, OARSONG_STORE and the names of torchrun set,
  * waits for all of them, and ends the rest when one fails (but keep_going).
- * Signals SIGINT,
- * SIGTERM, SIGHUP and SIGQUIT that reach this process meanwhile are passed on,
- * unless it ignores them; a second one kills. OAR_OK when every rank exited
- * with 0; OAR_E_PEER when one did not, with *result saying which and how. If
- * this process is killed the ranks and what they started end too. */
+ * Signals SIGINT, SIGTERM, SIGHUP and SIGQUIT that reach this process meanwhile
+ * are passed on, unless it ignores them; a second one kills. OAR_OK when every
+ * rank exited with 0, if need be as the last of its respawns; OAR_E_PEER when
+ * one did not, with *result saying which and how. If this process is killed the
+ * ranks and what they started end too. */
 OAR_API oar_status oar_launch(int ranks, char *const *argv,
                               const oar_launch_opts *opts,
                               oar_launch_result *result);

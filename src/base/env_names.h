@@ -76,6 +76,7 @@
     X("OARSONG_NODES", NULL)       \
     X("OARSONG_RANK", NULL)        \
     X("OARSONG_RECORDER_FD", NULL) \
+    X("OARSONG_RESPAWN", NULL)     \
     X("OARSONG_RUN_ID", NULL)      \
     X("OARSONG_SIZE", NULL)
 

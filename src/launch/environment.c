@@ -36,6 +36,7 @@ static void set_own_names(const launch *l, int local)
     set_number("OARSONG_NODE", e->node);
     set_number("OARSONG_NODES", e->nodes);
     set_number("OARSONG_EPOCH", e->number);
+    set_number("OARSONG_RESPAWN", l->rank[local].respawns);
     setenv("OARSONG_RUN_ID", l->run_id, 1);
     if (l->opts.hosts != NULL)
         set_number("OARSONG_HOST_ID", l->opts.hosts[local]);

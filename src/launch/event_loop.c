@@ -66,7 +66,7 @@ static void drain_output(launch *l)
 void launch_event_loop(launch *l)
 {
     l->look_ns = oari_now_ns();
-    while (l->left > 0) {
+    while (l->left > 0 || l->due > 0) {
         int64_t next_ns = l->look_ns;
 
         if (l->settle_ns < next_ns)
@@ -80,6 +80,7 @@ void launch_event_loop(launch *l)
         launch_ranks_reap(l);
         launch_terminal_check(l);
         launch_ranks_settle(l);
+        launch_respawn_start(l);
         check_deadlines(l);
     }
     drain_output(l);

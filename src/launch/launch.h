@@ -33,11 +33,15 @@ typedef struct launch_epoch {
 } launch_epoch;
 
 typedef struct launch_rank {
-    pid_t pid; /* 0: not running */
-    int code;  /* exit code, or 128 and the signal; -1: it has not ended */
-    int late;  /* it ended after the launcher began to end the ranks, by what
+    pid_t pid;    /* 0: not running */
+    int code;     /* exit code, or 128 and the signal; -1: it has not ended */
+    int late;     /* it ended after the launcher began to end the ranks, by what
                   that sent or after it */
-    int box;   /* descriptor of its recorder file; -1: none */
+    int box;      /* descriptor of its recorder file; -1: none */
+    int respawns; /* so often it was started again in this epoch */
+    int64_t due_ns; /* it is started again when all that it wrote has been
+                       passed on, or nothing more has come by this time; 0: it
+                       is not */
     launch_stream stream[2];
 } launch_rank;
 
@@ -67,6 +71,8 @@ typedef struct launch {
     int64_t settle_ns; /* when the remaining ranks get SIGTERM */
     int64_t kill_ns;   /* when the remaining ranks get SIGKILL */
     int killed;        /* they have got it */
+    int due;           /* ranks that are going to be started again */
+    int respawned;     /* reports after which ranks were, in this epoch */
     const char *over;  /* why the epoch ends though no rank of this node failed;
                           NULL: it does not */
 
@@ -98,10 +104,11 @@ typedef struct launch_end_text {
 launch_end_text launch_how_ended(int code);
 
 oar_status launch_ranks_start(launch *l);
+oar_status launch_rank_start(launch *l, int local);
 /* Reaps the ranks that have ended, and sees whether one has failed. */
 void launch_ranks_reap(launch *l);
-/* Reports a failure and ends the other ranks, when they have had their moment.
- */
+/* Reports a failure when the other ranks have had their moment, and ends them
+ * unless they are to go on. */
 void launch_ranks_settle(launch *l);
 void launch_ranks_signal(const launch *l, int sig);
 /* Sends the signal, and after the grace time SIGKILL, unless that has begun. */
@@ -114,6 +121,17 @@ oar_status launch_fail_stopped(const launch *l);
 /* Kills processes that escaped their group, where all children of this process
  * are the launcher's. */
 void launch_ranks_end_orphans(const launch *l);
+
+/* ---- respawn.c ----------------------------------------------------------- */
+
+/* Returns whether a rank has failed and may be started again. */
+int launch_respawn_may(const launch *l, int local);
+/* Plans to start the ranks again that have failed and may be. Their failures
+ * have been reported. */
+void launch_respawn_plan(launch *l);
+/* Starts those of them whose output has been passed on. Starts none any more
+ * when the launcher ends the ranks. */
+void launch_respawn_start(launch *l);
 
 /* ---- environment.c ------------------------------------------------------- */
 
@@ -142,6 +160,11 @@ int launch_output_poll(launch *l, int count);
  * output can come, some may come, or some does. */
 enum { LAUNCH_OUTPUT_DONE, LAUNCH_OUTPUT_SILENT, LAUNCH_OUTPUT_BUSY };
 int launch_output_move(launch *l);
+/* Returns whether all that a rank that has ended wrote is passed on; after that
+ * time also if a process that escaped could still write more. */
+int launch_output_has_ended(launch *l, int local, int64_t until_ns);
+/* Closes the streams of such a rank. */
+void launch_output_end_rank(launch *l, int local);
 /* Stops reading from the ranks, and writes what was read. */
 void launch_output_end(launch *l);
 /* Writes a line of the launcher's own to standard error, if it narrates. */
@@ -188,6 +211,8 @@ oar_status launch_epochs_run(launch *l);
 /* Makes the recorder files of the ranks, and closes them. */
 void launch_recorders_make(launch *l);
 void launch_recorders_drop(launch *l);
+/* Gives a rank an empty recorder file in place of the one it had. */
+void launch_recorders_renew(launch *l, int local);
 /* Keeps the rank's own recorder file only. Called in the rank. */
 void launch_recorders_in_rank(const launch *l, int local);
 /* Says why, and what the ranks did last. */

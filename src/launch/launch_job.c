@@ -81,10 +81,16 @@ static oar_status read_options(launch *l, const oar_launch_opts *opts)
             return oari_fail(OAR_E_ARG, "\"%s\" is not NAME=VALUE", *env);
     }
     OARI_TRY(check_nodes(&l->opts));
+    if (l->opts.max_respawns < 0)
+        return oari_fail(OAR_E_ARG, "%d respawns: a number from 0 on",
+                         l->opts.max_respawns);
+    if (l->opts.max_respawns > 0)
+        l->opts.keep_going = 1;
     if (l->opts.keep_going && l->opts.max_restarts > 0)
         return oari_fail(OAR_E_ARG,
-                         "keep-going and max-restarts: after a failure ranks "
-                         "either go on or are started again");
+                         "%s and max-restarts: after a failure the other ranks "
+                         "either go on or are started again",
+                         l->opts.max_respawns > 0 ? "respawn" : "keep-going");
     OARI_TRY(pick_run_id(l));
     if (l->opts.log_dir != NULL || l->opts.redirects != NULL ||
         l->opts.tee != NULL || l->opts.show_ranks != NULL)

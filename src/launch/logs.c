@@ -164,7 +164,7 @@ static oar_status choose_folder(launch_logs *logs, int attempt, int rank)
 }
 
 oar_status launch_logs_open(launch_logs *logs, int attempt, int rank,
-                            int stream, int *fd)
+                            int stream, int again, int *fd)
 {
     char path[PATH_MAX + 64];
 
@@ -172,7 +172,9 @@ oar_status launch_logs_open(launch_logs *logs, int attempt, int rank,
     snprintf(path, sizeof path, "%s/attempt_%d/%d/%s.log", logs->folder,
              attempt, rank, stream == 0 ? "stdout" : "stderr");
     OARI_TRY(make_folders(path));
-    *fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+    *fd = open(
+        path, O_WRONLY | O_CREAT | (again ? 0 : O_TRUNC) | O_APPEND | O_CLOEXEC,
+        0666);
     if (*fd < 0)
         return oari_fail(OAR_E_SYSTEM, "make the file %s", path);
     oari_fork_guard(*fd);
@@ -180,10 +182,14 @@ oar_status launch_logs_open(launch_logs *logs, int attempt, int rank,
 }
 
 oar_status launch_logs_recorder(const launch_logs *logs, int attempt,
-                                char path[PATH_MAX])
+                                int before, char path[PATH_MAX])
 {
-    if (snprintf(path, PATH_MAX, "%s/attempt_%d/recorder/", logs->folder,
-                 attempt) >= PATH_MAX)
+    char more[16] = "";
+
+    if (before > 0)
+        snprintf(more, sizeof more, ".%d", before + 1);
+    if (snprintf(path, PATH_MAX, "%s/attempt_%d/recorder%s/", logs->folder,
+                 attempt, more) >= PATH_MAX)
         return oari_fail(OAR_E_ARG, "the path of log-dir is too long");
     OARI_TRY(make_folders(path));
     path[strlen(path) - 1] = 0;

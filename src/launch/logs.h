@@ -33,12 +33,14 @@ oar_status launch_std_read(const char *what, const char *text, int ranks,
 oar_status launch_filter_read(const char *text, int ranks,
                               unsigned char *value);
 
-/* Makes the file of a rank in an attempt. The first call chooses the folder. */
+/* Makes the file of a rank in an attempt; `again`: adds to the one it has. The
+ * first call chooses the folder. */
 oar_status launch_logs_open(launch_logs *logs, int attempt, int rank,
-                            int stream, int *fd);
+                            int stream, int again, int *fd);
 
-/* Makes the folder for recorders and gives its path. */
+/* Makes the folder for recorders and gives its path. `before` is how many such
+ * folders of this attempt must stay as they are. */
 oar_status launch_logs_recorder(const launch_logs *logs, int attempt,
-                                char path[PATH_MAX]);
+                                int before, char path[PATH_MAX]);
 
 #endif

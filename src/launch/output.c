@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/fork.h"
 #include "base/status.h"
@@ -97,7 +98,8 @@ static oar_status open_stream(launch *l, int local, int which)
         int chosen = l->logs.chosen;
 
         OARI_TRY(launch_logs_open(&l->logs, l->epoch.number,
-                                  l->epoch.first + local, which, &log_fd));
+                                  l->epoch.first + local, which,
+                                  l->rank[local].respawns > 0, &log_fd));
         if (!chosen && strcmp(strrchr(l->logs.folder, '/') + 1, l->run_id) != 0)
             launch_say(l,
                        "logs of an earlier run are there already; those of "
@@ -221,19 +223,40 @@ int launch_output_move(launch *l)
     return state;
 }
 
+static void end_stream(launch *l, int local, launch_stream *s)
+{
+    oari_fork_close(s->fd);
+    s->fd = -1;
+    while (l->stop_signal == 0 && !launch_stream_pump(s))
+        launch_writer_finish(s->sink);
+    if (s->log_errno != 0)
+        launch_say(l, "the log of rank %d is not complete: %s",
+                   l->epoch.first + local, strerror(s->log_errno));
+    launch_stream_close(s);
+}
+
+int launch_output_has_ended(launch *l, int local, int64_t until_ns)
+{
+    int late = oari_now_ns() >= until_ns, ended = 1;
+
+    for (int which = 0; which < 2; which++) {
+        launch_stream *s = &l->rank[local].stream[which];
+
+        ended &= launch_stream_pump(s) || (late && s->have == 0);
+    }
+    return ended;
+}
+
+void launch_output_end_rank(launch *l, int local)
+{
+    for (int which = 0; which < 2; which++)
+        end_stream(l, local, &l->rank[local].stream[which]);
+}
+
 void launch_output_end(launch *l)
 {
-    for (int i = 0; i < l->ranks * 2; i++) {
-        launch_stream *s = &l->rank[i / 2].stream[i % 2];
-        oari_fork_close(s->fd);
-        s->fd = -1;
-        while (l->stop_signal == 0 && !launch_stream_pump(s))
-            launch_writer_finish(s->sink);
-        if (s->log_errno != 0)
-            launch_say(l, "the log of rank %d is not complete: %s",
-                       l->epoch.first + i / 2, strerror(s->log_errno));
-        launch_stream_close(s);
-    }
+    for (int i = 0; i < l->ranks; i++)
+        launch_output_end_rank(l, i);
 }
 
 /* ---- the launcher's own lines -------------------------------------------- */

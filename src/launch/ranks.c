@@ -64,7 +64,7 @@ static _Noreturn void run_rank(const launch *l, int local, pid_t parent)
 
 /* ---- starting ------------------------------------------------------------ */
 
-static oar_status start_rank(launch *l, int local)
+oar_status launch_rank_start(launch *l, int local)
 {
     launch_rank *r = &l->rank[local];
     pid_t self = getpid(), pid;
@@ -88,14 +88,16 @@ oar_status launch_ranks_start(launch *l)
 {
     l->first_failed = l->culprit = -1;
     l->kill_ns = l->settle_ns = OARI_NEVER;
-    l->killed = 0;
+    l->killed = l->due = l->respawned = 0;
     l->over = NULL;
     for (int i = 0; i < l->ranks; i++) {
         l->rank[i].code = -1;
         l->rank[i].pid = 0;
+        l->rank[i].respawns = 0;
+        l->rank[i].due_ns = 0;
     }
     for (int i = 0; i < l->ranks; i++)
-        OARI_TRY(start_rank(l, i));
+        OARI_TRY(launch_rank_start(l, i));
     return OAR_OK;
 }
 
@@ -176,7 +178,8 @@ static int reap_rank(launch *l, int local)
     r->late =
         l->kill_ns != OARI_NEVER && (r->code != 128 + SIGKILL || l->killed);
     l->left--;
-    if (l->left > 0 || l->epoch.nodes > 1)
+    /* Ranks that make their group again wait for one that is started again. */
+    if (!launch_respawn_may(l, local) && (l->left > 0 || l->epoch.nodes > 1))
         launch_store_process_tell_end(&l->keeper, l->epoch.first + local,
                                       r->code);
     if ((sig = launch_terminal_ended(l, how)) != 0)
@@ -224,10 +227,12 @@ void launch_ranks_settle(launch *l)
         (l->left > 0 && oari_now_ns() < l->settle_ns))
         return;
     launch_report(l, "a rank failed");
-    if (l->opts.keep_going)
-        l->settle_ns = OARI_NEVER;
-    else
+    if (!l->opts.keep_going) {
         launch_ranks_end(l, SIGTERM);
+        return;
+    }
+    l->settle_ns = OARI_NEVER;
+    launch_respawn_plan(l);
 }
 
 /* ---- orphans ------------------------------------------------------------- */

@@ -33,25 +33,34 @@ static int is_wanted(const launch *l)
     return l->opts.narrate || l->logs.folder[0] != 0;
 }
 
+static void drop_recorder(launch_rank *r)
+{
+    if (r->box >= 0)
+        close(r->box);
+    r->box = -1;
+}
+
+void launch_recorders_renew(launch *l, int local)
+{
+    launch_rank *r = &l->rank[local];
+
+    drop_recorder(r);
+    if (is_wanted(l) && user_folder() == NULL &&
+        oari_recorder_file_make(l->epoch.first + local, &r->box) != OAR_OK)
+        r->box = -1; /* the rank runs without */
+}
+
 void launch_recorders_make(launch *l)
 {
-    for (int i = 0; i < l->ranks; i++) {
-        l->rank[i].box = -1;
-        if (is_wanted(l) && user_folder() == NULL &&
-            oari_recorder_file_make(l->epoch.first + i, &l->rank[i].box) !=
-                OAR_OK)
-            l->rank[i].box = -1; /* the rank runs without */
-    }
+    for (int i = 0; i < l->ranks; i++)
+        launch_recorders_renew(l, i);
     l->stall_look_ns = 0;
 }
 
 void launch_recorders_drop(launch *l)
 {
-    for (int i = 0; i < l->ranks; i++) {
-        if (l->rank[i].box >= 0)
-            close(l->rank[i].box);
-        l->rank[i].box = -1;
-    }
+    for (int i = 0; i < l->ranks; i++)
+        drop_recorder(&l->rank[i]);
 }
 
 void launch_recorders_in_rank(const launch *l, int local)
@@ -120,7 +129,8 @@ static void give_report(launch *l, const oar_autopsy *a)
     }
     if (l->logs.folder[0] == 0)
         return;
-    if (launch_logs_recorder(&l->logs, l->epoch.number, folder) != OAR_OK ||
+    if (launch_logs_recorder(&l->logs, l->epoch.number, l->respawned, folder) !=
+            OAR_OK ||
         oar_autopsy_save(a, folder) != OAR_OK)
         launch_say(l, "the autopsy is not kept: %s", oar_last_error_text());
     else

@@ -817,6 +817,86 @@ static void survivors_are_left_alone_if_they_are_to_go_on(void **state)
     assert_int_equal(files_left(), 0);
 }
 
+static void a_rank_that_failed_is_started_again_alone(void **state)
+{
+    oar_launch_result r = oar_launch_result_init();
+    oar_launch_opts o = oar_launch_opts_init();
+
+    o.max_respawns = 2; /* rank 0 is one process until rank 1 ends well */
+    assert_int_equal(
+        run_shell(2,
+                  "cd $TMPDIR; if test $RANK = 0; then "
+                  "test $OARSONG_RESPAWN = 0 || exit 4; echo $$ >zero; "
+                  "until rm one 2>/dev/null; do sleep 0.01; done; "
+                  "test $(cat zero) = $$ && exec rm zero; fi; "
+                  "test $OARSONG_EPOCH = 0 || exit 5; "
+                  "test $OARSONG_RESPAWN = 2 || kill -9 $$; echo >one",
+                  &o, &r),
+        OAR_OK);
+    assert_int_equal(r.failed_rank, -1);
+    assert_int_equal(r.exit_code, 0);
+    assert_int_equal(r.epoch, 0);
+    assert_int_equal(files_left(), 0);
+}
+
+static void a_rank_is_started_again_so_often_and_no_more(void **state)
+{
+    oar_launch_result r = oar_launch_result_init();
+    oar_launch_opts o = oar_launch_opts_init();
+
+    o.max_respawns = 1; /* all fail at once; rank 2 recovers, rank 0 is well */
+    assert_int_equal(run_shell(3,
+                               "case $RANK$OARSONG_RESPAWN in 10) exit 6 ;; "
+                               "11) exit 7 ;; 20) exit 8 ;; esac",
+                               &o, &r),
+                     OAR_E_PEER);
+    assert_int_equal(r.failed_rank, 1);
+    assert_int_equal(r.exit_code, 7);
+    assert_last_error_has("rank 1 ended with code 7; 2 of 3 ranks ended with "
+                          "code 0");
+    o.max_restarts = 1;
+    assert_int_equal(run_shell(1, "true", &o, &r), OAR_E_ARG);
+    assert_last_error_has("respawn and max-restarts");
+    o.max_restarts = 0;
+    o.max_respawns = -1;
+    assert_int_equal(run_shell(1, "true", &o, &r), OAR_E_ARG);
+}
+
+/* Whether rank 0 runs or has just failed when the time is over depends on the
+ * machine. The run would go on for a day if it were started again after that.
+ */
+static void a_run_that_is_over_starts_no_rank_again(void **state)
+{
+    oar_launch_result r = oar_launch_result_init();
+    oar_launch_opts o = oar_launch_opts_init();
+    oar_status status;
+
+    o.max_respawns = 1000000;
+    o.timeout_ms = 300;
+    status = run_shell(2, "test $RANK = 0 && exit 1; sleep 50", &o, &r);
+    assert_true(status == OAR_E_TIMEOUT || status == OAR_E_PEER);
+    assert_int_equal(r.exit_code, status == OAR_E_TIMEOUT ? 124 : 1);
+}
+
+static oar_status fail_at_first(oar_group *group, void *arg)
+{
+    const char *respawn = getenv("OARSONG_RESPAWN");
+
+    return respawn != NULL && atoi(respawn) == 1
+               ? OAR_OK
+               : oari_fail(OAR_E_DATA, "the first time");
+}
+
+static void a_function_is_run_again_too(void **state)
+{
+    oar_launch_result r = oar_launch_result_init();
+    oar_launch_opts o = oar_launch_opts_init();
+
+    o.max_respawns = 1;
+    assert_int_equal(oar_launch_fn(1, fail_at_first, NULL, NULL, &o, &r),
+                     OAR_OK);
+}
+
 static void ranks_that_left_before_are_reported(void **state)
 {
     assert_int_equal(
@@ -985,6 +1065,10 @@ int main(void)
         cmocka_unit_test(a_job_is_restarted_in_a_new_epoch),
         cmocka_unit_test(when_restarts_are_used_up_the_failure_counts),
         cmocka_unit_test(survivors_are_left_alone_if_they_are_to_go_on),
+        cmocka_unit_test(a_rank_that_failed_is_started_again_alone),
+        cmocka_unit_test(a_rank_is_started_again_so_often_and_no_more),
+        cmocka_unit_test(a_run_that_is_over_starts_no_rank_again),
+        cmocka_unit_test(a_function_is_run_again_too),
         cmocka_unit_test(ranks_that_left_before_are_reported),
         cmocka_unit_test(ranks_have_the_names_of_torchrun),
         cmocka_unit_test(ranks_are_bound_to_cores),

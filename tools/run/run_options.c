@@ -258,6 +258,8 @@ static const run_option table[] = {
       "start all ranks again up to N times (0)" },
     { "--keep-going", NULL, NULL, take_flag, INTO(launch.keep_going),
       "a rank that fails does not end the others" },
+    { "--respawn", NULL, "N", take_count, INTO(launch.max_respawns),
+      "the same, and each rank that fails is started again up to N times (0)" },
     { "--grace-s", NULL, "S", take_grace, 0,
       "from SIGTERM to SIGKILL for the others (2)" },
     { "--timeout-s", NULL, "S", take_seconds, INTO(launch.timeout_ms),
