@@ -67,8 +67,9 @@ enum {
     OAR_CAN_PROBE = 1 << 1,       /* see a message without taking it */
     OAR_CAN_SYNCHRONOUS = 1 << 2, /* a send that waits for its receive */
     OAR_CAN_MEMORY = 1 << 3,      /* ranks reach each other's memory */
-    OAR_CAN_ORDER = 1 << 5,  /* an engine for GPUs: it combines in the order of
+    OAR_CAN_ORDER = 1 << 5,   /* an engine for GPUs: it combines in the order of
                                 ranks, as `canonical` asks */
+    OAR_CAN_AT_MOST = 1 << 6, /* a receive of a message that may be smaller */
     OAR_WANTS_LINKS = 1 << 4 /* not what it can do: the core is to make links of
                                 its own beside it (as the backend native does),
                                 which find peers that are gone, tell faults and
@@ -96,6 +97,8 @@ typedef struct oar_transfer {
     uint64_t got_tag;
     size_t got_bytes;
     void *scratch[6]; /* the backend's, while it is under way */
+    int at_most;      /* a receive: a message of fewer than `bytes` fits, too
+                         (OAR_CAN_AT_MOST) */
 } oar_transfer;
 
 /* What a message that waits is. */

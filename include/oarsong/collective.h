@@ -59,6 +59,9 @@ typedef struct oar_call_opts {
                         different keys get OAR_E_MISMATCH, which names both
                         keys and labels. 0 is a key like any other, the one of
                         calls that give none. Messages ignore it */
+    int at_most;     /* 1: a receive: the message may be smaller than the
+                        buffer, whose beginning it fills. How large it was is
+                        in *message. Host memory only */
 } oar_call_opts;
 OAR_OPTS_INIT(oar_call_opts);
 

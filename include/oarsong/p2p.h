@@ -5,7 +5,8 @@
  * of one pair and tag arrive in the order they were sent. Tags are the user's,
  * 0 to 2^32-1; no message of a collective or of another group can match one.
  * Sizes must agree: a message of another size than the receive is drained,
- * fails with OAR_E_SIZE there, and the group goes on. So does the send, if it
+ * fails with OAR_E_SIZE there, and the group goes on; with opts.at_most only
+ * one that is larger. So does the send, if it
  * is synchronous or too large to have been done before (opts, and eager_bytes
  * of the group). A message of the same size but another dtype is received and
  * fails with OAR_E_DTYPE there; u8 is bytes, which go with everything. Sending

@@ -254,11 +254,15 @@ static oari_message *keep(oari_match *m, const oari_offer *is, size_t room)
     return made;
 }
 
+/* Writes into a receive what has come for it. From here on a receive of at most
+ * that much is one of just that much. */
 static void say_what_came(oar_transfer *t, const oari_offer *is)
 {
     t->source = is->source;
     t->got_tag = is->tag;
     t->got_bytes = is->bytes;
+    if (t->at_most && is->bytes < t->bytes)
+        t->bytes = is->bytes;
 }
 
 static void release(oari_match *m, oari_message *message)

@@ -21,7 +21,10 @@
 #include <oarsong/backend.h>
 
 /* What messages through a match can do. */
-enum { OARI_MATCH_CAN = OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS };
+enum {
+    OARI_MATCH_CAN =
+        OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS | OAR_CAN_AT_MOST
+};
 
 typedef struct oari_match oari_match;
 typedef struct oari_message oari_message;

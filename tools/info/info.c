@@ -222,14 +222,21 @@ static void print_devices(void)
 
 static void print_abilities(uint32_t can)
 {
-    static const char *const names[] = { "wildcards", "probe",
-                                         "synchronous sends",
-                                         "memory of peers" };
+    static const struct {
+        uint32_t bit;
+        const char *name;
+    } known[] = {
+        { OAR_CAN_ANY, "wildcards" },
+        { OAR_CAN_PROBE, "probe" },
+        { OAR_CAN_SYNCHRONOUS, "synchronous sends" },
+        { OAR_CAN_AT_MOST, "receives of at most a size" },
+        { OAR_CAN_MEMORY, "memory of peers" },
+    };
     const char *before = " [";
 
-    for (int i = 0; i < 4; i++)
-        if (can >> i & 1) {
-            printf("%s%s", before, names[i]);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (can & known[i].bit) {
+            printf("%s%s", before, known[i].name);
             before = ", ";
         }
     printf("%s\n", before[0] == ',' ? "]" : "");

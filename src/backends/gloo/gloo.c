@@ -17,8 +17,8 @@
 static oar_status gloo_probe(oar_backend_caps *caps)
 {
     caps->note = gloo_version();
-    caps->can =
-        OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS | OAR_WANTS_LINKS;
+    caps->can = OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS |
+                OAR_CAN_AT_MOST | OAR_WANTS_LINKS;
     return OAR_OK;
 }
 

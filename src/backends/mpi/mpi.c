@@ -20,8 +20,8 @@ static oar_status mpi_probe(oar_backend_caps *caps)
     if (version == NULL)
         return OAR_E_UNAVAILABLE;
     caps->note = version;
-    caps->can =
-        OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS | OAR_WANTS_LINKS;
+    caps->can = OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS |
+                OAR_CAN_AT_MOST | OAR_WANTS_LINKS;
     return OAR_OK;
 }
 

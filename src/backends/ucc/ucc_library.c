@@ -82,7 +82,8 @@ oar_status oari_ucc_probe(oar_backend_caps *caps)
     pthread_mutex_unlock(&lock);
     caps->note = note;
     caps->can = OAR_WANTS_LINKS | OAR_CAN_ANY | OAR_CAN_PROBE |
-                OAR_CAN_SYNCHRONOUS; /* messages are those of the links */
+                OAR_CAN_SYNCHRONOUS |
+                OAR_CAN_AT_MOST; /* messages are those of the links */
     if (cuda)
         caps->devices = 1u << OAR_CPU | 1u << OAR_CUDA;
     return OAR_OK;

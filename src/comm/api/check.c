@@ -31,6 +31,7 @@ oar_status oari_call_begin(oari_call *call, oar_coll kind, const char *file,
     call->canonical = o.canonical != 0;
     call->prepared = o.prepare != 0;
     call->synchronous = o.synchronous != 0;
+    call->at_most = o.at_most != 0;
     call->message = o.message;
     call->stream = o.stream;
     return OAR_OK;

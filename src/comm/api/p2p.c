@@ -33,6 +33,13 @@ static oar_status make_recv(oari_call *call, oar_group *group, oar_span buf,
 {
     OARI_TRY(oari_check_span("recv", &buf));
     OARI_TRY(oari_check_source("recv", group, peer, tag));
+    OARI_TRY(oari_check_can(group, call->at_most ? OAR_CAN_AT_MOST : 0,
+                            "receives of at most a size"));
+    if (call->at_most && buf.device.kind != OAR_CPU)
+        return oari_fail(OAR_E_UNSUPPORTED,
+                         "recv of at most %zu bytes into device memory: only "
+                         "host memory can be filled in part",
+                         oari_span_bytes(&buf));
     call->in = call->out = buf;
     call->root = peer;
     call->tag = tag;

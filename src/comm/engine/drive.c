@@ -171,7 +171,8 @@ static void start_message(oar_group *g, oar_work *work)
                          .tag = work->call.wire_tag,
                          .data = work->call.out.data,
                          .bytes = oari_span_bytes(&work->call.out),
-                         .synchronous = work->call.synchronous };
+                         .synchronous = work->call.synchronous,
+                         .at_most = work->call.at_most };
     if (work->call.wire_tag == 0) {
         t->tag = oari_message_tag(work->call.tag) | oari_message_says(work);
         t->any = oari_message_any(g, work->call.tag);

@@ -37,6 +37,7 @@ typedef struct oari_call {
     unsigned char ragged;      /* parts of any size */
     unsigned char canonical;   /* combine in the order of ranks */
     unsigned char synchronous; /* a send that waits for its receive */
+    unsigned char at_most;     /* a receive of a message that may be smaller */
     unsigned char prepared;    /* does not begin until it is told to */
     unsigned char is_object;   /* bytes whose number is not known; u8 */
     unsigned char awaited; /* its caller works for the engine (run_inline.c) */
