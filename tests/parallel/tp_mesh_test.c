@@ -11,11 +11,11 @@
 
 enum { WORDS = 13, CONTEXT = 4, BATCH = 12, STEPS = 6, MOST = 4096 };
 
-typedef struct mesh_case {
+typedef struct tp_mesh_case {
     int data, tensor; /* the sizes of the mesh */
     int fsdp, sequence, accumulate;
     oar_hold hold;
-} mesh_case;
+} tp_mesh_case;
 
 static oar_status make_gpt(oar_module **gpt)
 {
@@ -73,7 +73,7 @@ static oar_status train_alone(oar_module *gpt, double *norm)
 
 /* ---- the mesh ------------------------------------------------------------ */
 
-static oar_status wrap(const mesh_case *c, oar_mesh *mesh, oar_module **net,
+static oar_status wrap(const tp_mesh_case *c, oar_mesh *mesh, oar_module **net,
                        oar_optim **optim)
 {
     const oar_sgd_opts *o = OAR_OPTS(oar_sgd_opts, .lr = 0.3, .momentum = 0.9);
@@ -95,7 +95,7 @@ static oar_status wrap(const mesh_case *c, oar_mesh *mesh, oar_module **net,
     return oar_sgd_create_over(count, param, o, optim);
 }
 
-static oar_status no_sync(const mesh_case *c, oar_module *net, int on)
+static oar_status no_sync(const tp_mesh_case *c, oar_module *net, int on)
 {
     if (c->fsdp)
         return on ? oar_fsdp_no_sync_begin(net) : oar_fsdp_no_sync_end(net);
@@ -104,8 +104,9 @@ static oar_status no_sync(const mesh_case *c, oar_module *net, int on)
 
 /* One pass over a part of this rank's rows; with c->accumulate a step has two,
  * of which each counts half. */
-static oar_status run_pass(const mesh_case *c, oar_mesh *mesh, oar_module *net,
-                           oar_tape *tape, uint64_t step, int micro)
+static oar_status run_pass(const tp_mesh_case *c, oar_mesh *mesh,
+                           oar_module *net, oar_tape *tape, uint64_t step,
+                           int micro)
 {
     int passes = c->accumulate ? 2 : 1;
     int rows = BATCH / c->data, each = rows / passes, at[2];
@@ -119,8 +120,8 @@ static oar_status run_pass(const mesh_case *c, oar_mesh *mesh, oar_module *net,
     return oar_backward(tape, oar_scale(tape, loss, 1.0 / passes));
 }
 
-static oar_status compare(const mesh_case *c, oar_mesh *mesh, oar_module *net,
-                          const oar_module *whole)
+static oar_status compare(const tp_mesh_case *c, oar_mesh *mesh,
+                          oar_module *net, const oar_module *whole)
 {
     static _Thread_local double a[MOST], b[MOST];
     oar_group *tensor = oar_mesh_group(mesh, 1);
@@ -155,7 +156,7 @@ static oar_status compare(const mesh_case *c, oar_mesh *mesh, oar_module *net,
 
 static oar_status train_on_mesh(oar_group *g, void *arg)
 {
-    const mesh_case *c = arg;
+    const tp_mesh_case *c = arg;
     oar_module *net, *whole;
     double norm[STEPS], found;
     oar_optim *optim;
@@ -190,7 +191,7 @@ static oar_status train_on_mesh(oar_group *g, void *arg)
     return OAR_OK;
 }
 
-static void run(mesh_case c, const char *backend)
+static void run(tp_mesh_case c, const char *backend)
 {
     if (ranks_run(backend, c.data * c.tensor, NULL, train_on_mesh, &c) !=
         OAR_OK)
@@ -202,25 +203,25 @@ static void run(mesh_case c, const char *backend)
 static void ddp_around_tensor_parallel_is_one_process(void **state)
 {
     for (int k = 0; k < 4; k++)
-        run((mesh_case){ .data = k == 3 ? 3 : 2,
-                         .tensor = 2,
-                         .sequence = k & 1,
-                         .accumulate = k == 2 },
+        run((tp_mesh_case){ .data = k == 3 ? 3 : 2,
+                            .tensor = 2,
+                            .sequence = k & 1,
+                            .accumulate = k == 2 },
             "sim");
-    run((mesh_case){ .data = 2, .tensor = 2 }, "native");
+    run((tp_mesh_case){ .data = 2, .tensor = 2 }, "native");
 }
 
 static void fsdp_around_tensor_parallel_is_one_process(void **state)
 {
     for (int k = 0; k < 4; k++)
-        run((mesh_case){ .data = k == 3 ? 1 : 2,
-                         .tensor = k == 3 ? 4 : 2,
-                         .fsdp = 1,
-                         .sequence = k & 1,
-                         .accumulate = k >> 1,
-                         .hold = k == 2 ? OAR_HOLD_OWN : OAR_HOLD_AUTO },
+        run((tp_mesh_case){ .data = k == 3 ? 1 : 2,
+                            .tensor = k == 3 ? 4 : 2,
+                            .fsdp = 1,
+                            .sequence = k & 1,
+                            .accumulate = k >> 1,
+                            .hold = k == 2 ? OAR_HOLD_OWN : OAR_HOLD_AUTO },
             "sim");
-    run((mesh_case){ .data = 2, .tensor = 2, .fsdp = 1, .sequence = 1 },
+    run((tp_mesh_case){ .data = 2, .tensor = 2, .fsdp = 1, .sequence = 1 },
         "native");
 }
 

@@ -193,7 +193,7 @@ static oar_status ask_for_steps(const oari_fsdp *d, int32_t *stepped)
     oar_shards *s = d->shards;
 
     *stepped = oar_storage_version(s->params) != d->unstepped;
-    if (oar_all_reduce(d->group, oar_span_of(stepped, 1, OAR_I32), OAR_MAX,
+    if (oar_all_reduce(s->reduce, oar_span_of(stepped, 1, OAR_I32), OAR_MAX,
                        OAR_OPTS(oar_call_opts, .label = "fsdp_publish"),
                        NULL) != OAR_OK)
         return oari_shards_break(s);

@@ -146,4 +146,8 @@ oar_status oari_tp_layer_create(oari_tp *tp, const oar_module *plain,
 const oari_tp_cut *oari_tp_cut_of(const oar_module *module,
                                   const oar_tensor *param);
 
+/* Returns this rank's number among those that share a tensor parallel model; 0
+ * for any other model. */
+int oari_tp_rank(const oar_module *module);
+
 #endif

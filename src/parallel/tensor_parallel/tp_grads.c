@@ -45,6 +45,13 @@ static const oari_tp *tp_of(const oar_module *module)
     return tp;
 }
 
+int oari_tp_rank(const oar_module *module)
+{
+    const oari_tp *tp = tp_of(module);
+
+    return tp != NULL ? tp->rank : 0;
+}
+
 /* ---- clipping ------------------------------------------------------------ */
 
 /* The groups that the parameters are spread over, or the same in. */

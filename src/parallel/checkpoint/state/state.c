@@ -31,7 +31,6 @@ oar_status oar_state_create(oar_state **state)
 static void clear_item(oari_ckpt_item *item)
 {
     oar_tensor_release(item->tensor);
-    oar_tensor_release(item->of);
     oari_free(item->section);
     oari_free(item->name);
 }

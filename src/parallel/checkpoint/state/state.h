@@ -16,9 +16,6 @@
 typedef struct oari_ckpt_item {
     char *section, *name;
     oar_tensor *tensor; /* a reference */
-    oar_tensor *of;     /* a reference: what it is a view of, from element
-                           of_first on; NULL: it is no view */
-    int64_t of_first;
     oar_shape whole;
     oari_box box; /* or, if flat, elements from first on */
     int flat;
@@ -134,8 +131,10 @@ oar_status oari_state_add(oar_state *state, const char *section,
 oar_status oari_state_add_cut(oar_state *state, const char *section,
                               const char *name, oar_tensor *tensor,
                               int64_t first, const oari_tp_cut *cut);
-/* From now on saves and loads find those parts where their tensor is then. */
-oar_status oari_state_follow_views(oar_state *state);
+/* Of the array that was added last, a shard of a parameter that a tensor
+ * parallel module has whole: only the first of its ranks saves it, because the
+ * others may have cut it elsewhere. */
+void oari_state_save_by_first(oar_state *state, const oar_module *module);
 /* Adds a source, whose name is copied. */
 oar_status oari_state_add_source(oar_state *state,
                                  const oari_ckpt_source_class *class,

@@ -30,7 +30,6 @@ static oar_status add_box(oar_state *state, const char *section,
 {
     oar_place place = { .size = sizeof place, .whole = cut->whole };
     oar_tensor *view = view_elements(tensor, box->first - first, box->extent);
-    oari_ckpt_item *item;
     oar_status status;
 
     if (view == NULL)
@@ -39,11 +38,7 @@ static oar_status add_box(oar_state *state, const char *section,
         place.offset[d] = box->offset[d];
     status = oari_state_add(state, section, name, view, &place, 0);
     oar_tensor_release(view);
-    OARI_TRY(status);
-    item = &state->item.data[state->item.count - 1];
-    item->of = oar_tensor_retain(tensor);
-    item->of_first = box->first - first;
-    return OAR_OK;
+    return status;
 }
 
 oar_status oari_state_add_cut(oar_state *state, const char *section,
@@ -58,54 +53,8 @@ oar_status oari_state_add_cut(oar_state *state, const char *section,
     return OAR_OK;
 }
 
-/* ---- parameters that have moved ------------------------------------------ */
-
-/* A sharded optimizer that was made later has given the parameters other
- * memory: views are made again. */
-static oar_status refresh_views(oar_state *state)
+void oari_state_save_by_first(oar_state *state, const oar_module *module)
 {
-    for (int64_t i = 0; i < state->item.count; i++) {
-        oari_ckpt_item *item = &state->item.data[i];
-        oar_tensor *view;
-
-        if (item->of == NULL ||
-            oar_tensor_storage(item->of) == oar_tensor_storage(item->tensor))
-            continue;
-        view = view_elements(item->of, item->of_first,
-                             oar_tensor_shape(item->tensor));
-        if (view == NULL)
-            return oar_last_error()->status;
-        oar_tensor_release(item->tensor);
-        item->tensor = view;
-    }
-    return OAR_OK;
-}
-
-static oar_status collect_views(const oari_ckpt_source *source,
-                                oari_ckpt_values *values)
-{
-    return refresh_views(source->object);
-}
-
-static void begin_load(const oari_ckpt_source *source)
-{
-    refresh_views(source->object);
-}
-
-static oar_status apply_nothing(const oari_ckpt_source *source,
-                                const oari_ckpt_found *found)
-{
-    return OAR_OK;
-}
-
-static const oari_ckpt_source_class views_class = { .collect = collect_views,
-                                                    .begin_load = begin_load,
-                                                    .apply = apply_nothing };
-
-oar_status oari_state_follow_views(oar_state *state)
-{
-    for (int64_t i = 0; i < state->item.count; i++)
-        if (state->item.data[i].of != NULL)
-            return oari_state_add_source(state, &views_class, state, "");
-    return OAR_OK;
+    state->item.data[state->item.count - 1].only_loaded =
+        oari_tp_rank(module) > 0;
 }

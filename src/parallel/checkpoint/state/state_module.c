@@ -165,9 +165,11 @@ static oar_status add_shard(oar_state *state, const oari_fsdp *d,
     if (cut != NULL && shard.count > 0)
         return oari_state_add_cut(state, "model", full, shard.tensor,
                                   place.first, cut);
-    return shard.count == 0
-               ? OAR_OK
-               : oari_state_add(state, "model", full, shard.tensor, &place, 0);
+    if (shard.count == 0)
+        return OAR_OK;
+    OARI_TRY(oari_state_add(state, "model", full, shard.tensor, &place, 0));
+    oari_state_save_by_first(state, d->unit[0].module);
+    return OAR_OK;
 }
 
 /* ---- what is tensor parallel --------------------------------------------- */
@@ -249,7 +251,6 @@ oar_status oar_state_add_module(oar_state *state, oar_module *module,
     for (int i = 0; i < oar_module_params(module); i++)
         OARI_TRY(add_param(state, module, fsdp, first, i, prefix));
     params = state->item.count;
-    OARI_TRY(oari_state_follow_views(state));
     for (int i = 0; i < oar_module_buffers(module); i++) {
         OARI_TRY(oar_module_buffer_name(module, i, name, sizeof name));
         OARI_TRY(add_named(state, first, oar_module_buffer(module, i), prefix,

@@ -236,19 +236,23 @@ static oar_status add_array(oar_state *state, const char *name,
 }
 
 /* Adds the arrays of one parameter of the optimizer, which is all of `param`
- * or, with a place, a part of it. cut: of a tensor parallel one, or NULL. */
+ * or, with a place, a part of it. named: the module that has `param`. */
 static oar_status add_param(oar_state *state, optim_source *o, int index,
-                            const char *name, const oar_place *place,
-                            const oari_tp_cut *cut)
+                            const oar_module *named, const oar_tensor *param,
+                            const char *name, const oar_place *place)
 {
+    const oari_tp_cut *cut = oari_tp_cut_of(named, param);
     const char *what;
 
     for (int slot = 0; (what = oar_optim_state_name(o->optim, slot)) != NULL;
          slot++) {
         oar_tensor *tensor = oar_optim_state(o->optim, index, slot);
 
-        if (tensor != NULL)
-            OARI_TRY(add_array(state, name, what, tensor, place, cut));
+        if (tensor == NULL)
+            continue;
+        OARI_TRY(add_array(state, name, what, tensor, place, cut));
+        if (place != NULL && cut == NULL)
+            oari_state_save_by_first(state, named);
     }
     o->index[o->params] = index;
     o->step[o->params] =
@@ -326,8 +330,8 @@ oar_status oar_state_add_optim(oar_state *state, oar_optim *optim,
 
         OARI_TRY(find_shard(fsdp, &param, &place));
         OARI_TRY(name_param(named, prefix != NULL ? prefix : "", param, name));
-        OARI_TRY(add_param(state, o, i, name, place.flat ? &place : NULL,
-                           oari_tp_cut_of(named, param)));
+        OARI_TRY(add_param(state, o, i, named, param, name,
+                           place.flat ? &place : NULL));
     }
     return OAR_OK;
 }
