@@ -192,9 +192,11 @@ static oar_status join_group(const test_job *job, int rank, const fault_case *f,
 static int is_loss(const fault_case *f, oar_status status)
 {
     oar_status direct = f->signal == SIGKILL ? OAR_E_PEER : OAR_E_TIMEOUT;
+    const char *text = oar_last_error()->text;
 
     return (status == direct || status == OAR_E_ABORTED) &&
-           strstr(oar_last_error()->text, "rank 1 ") != NULL;
+           (strstr(text, "rank 1 ") != NULL ||
+            strstr(text, "world rank 1,") != NULL); /* in a group by parts */
 }
 
 static int lose_one(test_job *c, int rank, void *arg)
