@@ -168,7 +168,7 @@ typedef struct oar_optim_entry {
     oar_tensor *state[4]; /* by slot; NULL where oar_optim_state is */
 } oar_optim_entry;
 
-/* Replaces all parameters, for programs that cut theirs anew. The rule, the
+/* Replaces all parameters, for programs that cut theirs again. The rule, the
  * groups, the learning rate and the number of steps stay; gradients and states
  * are those of the new tensors. Adds references to the tensors and gives up
  * those to the old. OAR_E_ARG: a group that does not exist, a tensor twice, or

@@ -192,7 +192,7 @@ OAR_API int oar_tp_is_cut(const oar_module *module, const oar_tensor *param);
 
 /* Scales all gradients of a parallelized model so that the 2-norm of the whole
  * model's is at most limit; norm (may be NULL) is the one before, the same on
- * all ranks. Every element counts once, whoever holds it. The module may be
+ * all ranks. Every element counts once. The module may be
  * wrapped by DDP or FSDP, whose ranks call it too. Otherwise as
  * oar_clip_grad_norm_over. OAR_E_ARG: nothing in the module is parallel. */
 #define oar_tp_clip_grad_norm(module, limit, norm) \
