@@ -107,6 +107,7 @@ static double median(double *x, int n)
 
 typedef struct trained {
     const char *mode;
+    int64_t batch, vocabulary;
     oar_module *model;
     oar_optim *adam;
 } trained;
@@ -190,90 +191,109 @@ static int start_lazily(const char *mode, oar_gpt_opts *gpt)
     return 0;
 }
 
-int main(int argc, char **argv)
+/* The figures of each step. */
+typedef struct figures {
+    double wall[MOST_STEPS], cpu[MOST_STEPS], sent[MOST_STEPS],
+        waited[MOST_STEPS];
+    double pss, loss; /* in the last one */
+    oar_shards_stats stats;
+} figures;
+
+static void train_step(trained *t, oar_group *world, oar_tape *tape, int step,
+                       int last, figures *f)
 {
-    static double wall[MOST_STEPS], cpu[MOST_STEPS], waited[MOST_STEPS],
-        sent[MOST_STEPS];
-    oar_gpt_opts gpt = oar_gpt_opts_init();
-    oar_shards_stats stats = oar_shards_stats_init();
-    trained t = { 0 };
-    oar_group *world;
-    oar_tape *tape;
-    double sum[3] = { 0 }, loss = 0;
-    int64_t batch, params;
-    int steps, rank, ranks;
+    uint64_t seed = (uint64_t)(1000 + 100 * step + oar_group_rank(world));
+    double from, cpu_from;
+    oar_tensor *x, *y, *value;
 
-    gpt.context = TOKENS;
-    if (argc == 5 && strncmp(argv[1], "lazy-", 5) == 0) {
-        gpt.width = atol(argv[2]);
-        gpt.layers = atoi(argv[3]);
-        gpt.vocabulary = atol(argv[4]);
-        return start_lazily(argv[1], &gpt);
-    }
-    if (argc != 7)
-        return fprintf(stderr, "usage: fsdp MODE STEPS WIDTH LAYERS VOCABULARY "
-                               "BATCH, or fsdp lazy-HOLD WIDTH LAYERS "
-                               "VOCABULARY\n"),
-               2;
-    t.mode = argv[1];
-    steps = atoi(argv[2]) < MOST_STEPS ? atoi(argv[2]) : MOST_STEPS;
-    gpt.width = atol(argv[3]);
-    gpt.layers = atoi(argv[4]);
-    gpt.vocabulary = atol(argv[5]);
-    batch = atol(argv[6]);
-    TRY(oar_group_from_env(NULL, &world));
-    rank = oar_group_rank(world);
-    ranks = oar_group_size(world);
-    TRY(oar_gpt_create(&gpt, &t.model));
-    params = count_params(t.model);
-    wrap(&t, world);
-    TRY(oar_tape_create(&tape));
-    for (int step = 0; step < steps; step++) {
-        uint64_t seed = (uint64_t)(1000 + 100 * step + rank);
-        double from, cpu_from;
-        oar_tensor *x, *y, *value;
+    TRY(oar_barrier(world, NULL, NULL));
+    from = wall_ms();
+    cpu_from = cpu_ms();
+    x = oar_uniform(tape, OAR_I64, OAR_SHAPE(t->batch, TOKENS), seed, 0,
+                    (double)t->vocabulary);
+    y = oar_uniform(tape, OAR_I64, OAR_SHAPE(t->batch * TOKENS), seed + 7, 0,
+                    (double)t->vocabulary);
+    value = oar_cross_entropy(tape, oar_forward(tape, t->model, x), y);
+    TRY(oar_backward(tape, value));
+    TRY(oar_tensor_item(value, &f->loss));
+    if (last)
+        f->pss = pss_mb();
+    if (oar_fsdp_shards(t->model) != NULL)
+        TRY(oar_shards_read_stats(oar_fsdp_shards(t->model), &f->stats));
+    f->sent[step] = f->stats.communication_s * 1e3;
+    f->waited[step] = f->stats.exposed_s * 1e3;
+    TRY(oar_optim_step(t->adam));
+    oar_optim_zero_grad(t->adam);
+    oar_tape_reset(tape);
+    f->wall[step] = wall_ms() - from;
+    f->cpu[step] = cpu_ms() - cpu_from;
+}
 
-        TRY(oar_barrier(world, NULL, NULL));
-        from = wall_ms();
-        cpu_from = cpu_ms();
-        x = oar_uniform(tape, OAR_I64, OAR_SHAPE(batch, TOKENS), seed, 0,
-                        (double)gpt.vocabulary);
-        y = oar_uniform(tape, OAR_I64, OAR_SHAPE(batch * TOKENS), seed + 7, 0,
-                        (double)gpt.vocabulary);
-        value = oar_cross_entropy(tape, oar_forward(tape, t.model, x), y);
-        TRY(oar_backward(tape, value));
-        TRY(oar_tensor_item(value, &loss));
-        if (step == steps - 1)
-            sum[0] = pss_mb();
-        if (oar_fsdp_shards(t.model) != NULL)
-            TRY(oar_shards_read_stats(oar_fsdp_shards(t.model), &stats));
-        sent[step] = stats.communication_s * 1e3;
-        waited[step] = stats.exposed_s * 1e3;
-        TRY(oar_optim_step(t.adam));
-        oar_optim_zero_grad(t.adam);
-        oar_tape_reset(tape);
-        wall[step] = wall_ms() - from;
-        cpu[step] = cpu_ms() - cpu_from;
-    }
-    sum[1] = median(cpu + 1, steps - 1);
-    sum[2] = loss;
+/* Prints medians, which leave the first step out. */
+static void print_figures(const trained *t, oar_group *world, int steps,
+                          figures *f)
+{
+    double sum[3] = { f->pss, median(f->cpu + 1, steps - 1), f->loss };
+    double ms = median(f->wall + 1, steps - 1);
+    double all = median(f->sent + 1, steps - 1);
+    double exposed = median(f->waited + 1, steps - 1);
+    int ranks = oar_group_size(world);
+
     TRY(oar_all_reduce(world, oar_span_of(sum, 3, OAR_F64), OAR_SUM, NULL,
                        NULL));
-    if (rank == 0) {
-        double ms = median(wall + 1, steps - 1);
-        double all = median(sent + 1, steps - 1);
-        double exposed = median(waited + 1, steps - 1);
+    if (oar_group_rank(world) != 0)
+        return;
+    printf("fsdp,%s,%d,%.1fM,%.1f,%.1f,%.1f,%.1f,%.0f,%.5f,%llu,", t->mode,
+           ranks, (double)count_params(t->model) / 1e6, sum[0] / ranks, sum[0],
+           ms, sum[1] / ranks, (double)(t->batch * TOKENS * ranks) / ms * 1e3,
+           sum[2] / ranks, (unsigned long long)f->stats.gathered_bytes);
+    printf("%.2f,%.2f,%.1f\n", all, exposed,
+           all > exposed ? 100 * (1 - exposed / all) : 0);
+}
 
-        printf("fsdp,%s,%d,%.1fM,%.1f,%.1f,%.1f,%.1f,%.0f,%.5f,%llu,", t.mode,
-               ranks, (double)params / 1e6, sum[0] / ranks, sum[0], ms,
-               sum[1] / ranks, (double)(batch * TOKENS * ranks) / ms * 1e3,
-               sum[2] / ranks, (unsigned long long)stats.gathered_bytes);
-        printf("%.2f,%.2f,%.1f\n", all, exposed,
-               all > exposed ? 100 * (1 - exposed / all) : 0);
-    }
+static int train(trained *t, const oar_gpt_opts *gpt, int steps)
+{
+    static figures f;
+    oar_group *world;
+    oar_tape *tape;
+
+    f.stats = oar_shards_stats_init();
+    TRY(oar_group_from_env(NULL, &world));
+    TRY(oar_gpt_create(gpt, &t->model));
+    wrap(t, world);
+    TRY(oar_tape_create(&tape));
+    for (int step = 0; step < steps; step++)
+        train_step(t, world, tape, step, step == steps - 1, &f);
+    print_figures(t, world, steps, &f);
     oar_tape_destroy(tape);
-    oar_optim_destroy(t.adam);
-    oar_module_release(t.model);
+    oar_optim_destroy(t->adam);
+    oar_module_release(t->model);
     oar_group_destroy(world);
     return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int lazy = argc == 5 && strncmp(argv[1], "lazy-", 5) == 0;
+    oar_gpt_opts gpt = oar_gpt_opts_init();
+    char **model = argv + (lazy ? 2 : 3);
+    int steps;
+
+    if (!lazy && argc != 7) {
+        fputs("usage: fsdp MODE STEPS WIDTH LAYERS VOCABULARY BATCH, or fsdp "
+              "lazy-HOLD WIDTH LAYERS VOCABULARY\n",
+              stderr);
+        return 2;
+    }
+    gpt.context = TOKENS;
+    gpt.width = atol(model[0]);
+    gpt.layers = atoi(model[1]);
+    gpt.vocabulary = atol(model[2]);
+    if (lazy)
+        return start_lazily(argv[1], &gpt);
+    steps = atoi(argv[2]) < MOST_STEPS ? atoi(argv[2]) : MOST_STEPS;
+    return train(&(trained){ .mode = argv[1],
+                             .batch = atol(argv[6]),
+                             .vocabulary = gpt.vocabulary },
+                 &gpt, steps);
 }

@@ -234,7 +234,7 @@ OAR_API oar_status oar_fsdp_keep_state_at(const char *file, int line,
  *     }                                              done again
  *
  * The numbers are those after the last step that a rank has begun: all ranks
- * had come to it, and where one died in the middle, the others finish it.
+ * had reached it, and where one died in the middle, the others finish it.
  * Gradients are dropped, also those that were added up without communication,
  * whose oar_fsdp_no_sync_begin has ended. Buffers are each rank's own. What
  * oar_fsdp_params, oar_fsdp_shards and oar_optim_state gave before is no longer

@@ -40,9 +40,10 @@ static int is_in(const executor *e, int stage)
     return stage >= 0 && stage < e->stages;
 }
 
-/* Whether a stage's result or gradient for `micro` has come to a neighbouring
- * stage's rank. */
-static int has_come(const executor *e, int from, int to, int micro, int forward)
+/* Whether a stage's result or gradient for `micro` has reached the rank of a
+ * neighbouring stage. */
+static int has_arrived(const executor *e, int from, int to, int micro,
+                       int forward)
 {
     const unsigned char *there = e->did[from][micro];
     int made =
@@ -68,13 +69,13 @@ static int possible(const executor *e, const oar_action *a)
     switch (a->act) {
     case OAR_ACT_F:
         return a->stage == 0 ||
-               has_come(e, a->stage - 1, a->stage, a->micro, 1);
+               has_arrived(e, a->stage - 1, a->stage, a->micro, 1);
     case OAR_ACT_B:
     case OAR_ACT_I:
         if (!did[OAR_ACT_F] || back)
             return -1;
         return a->stage == e->stages - 1 ||
-               has_come(e, a->stage + 1, a->stage, a->micro, 0);
+               has_arrived(e, a->stage + 1, a->stage, a->micro, 0);
     case OAR_ACT_W: return did[OAR_ACT_I] ? 1 : -1;
     default: break;
     }

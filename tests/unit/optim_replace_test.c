@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An optimizer whose parameters are cut anew in the middle of a run goes on to
+/* An optimizer whose parameters are cut again in the middle of a run goes on to
  * the bit; what it refuses; the function that runs after a step. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
 /* move_step: which single steps there are, and what each costs.
  *
  * A step costs rounds of latency, the bytes that the largest part receives, and
- * copies where what is sent does not lie in one piece. Ranks must come to the
- * same plan: costs depend on sizes and the mesh's figures only. */
+ * copies where what is sent does not lie in one piece. All ranks must find
+ * the same plan: costs depend on sizes and the mesh's figures only. */
 #include "parallel/dtensor/move_plan.h"
 
 /* Bytes that memory copies in a microsecond, and what a step costs a rank even

@@ -3,8 +3,8 @@
  * cut.
  *
  * Ranges of elements are those of a whole array. If a rank has begun an
- * optimizer step, all had come to it. Then the step is finished: what a rank
- * has not moved of its shards, others move by the gradients that it has left.
+ * optimizer step, all ranks had reached it. Then the step is finished: what a
+ * rank has not moved of its shards, others move by the gradients that it left.
  */
 #include <string.h>
 

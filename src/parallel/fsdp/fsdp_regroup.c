@@ -299,7 +299,7 @@ static void drop(regrouping *n)
     oari_fail_with(&keep);
 }
 
-/* Whoever still holds tensors of the old shards is told, instead of reading old
+/* Makes an operation on a tensor of the old shards fail, instead of reading old
  * numbers. */
 static void retire(oar_storage *storage)
 {

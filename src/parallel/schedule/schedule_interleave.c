@@ -130,7 +130,7 @@ static next_action choose_next(const runner *r, int rank)
     return (next_action){ forward, 0 };
 }
 
-/* Chooses for a rank anew, and plays its matches up to the root. */
+/* Chooses for a rank again, and plays its matches up to the root. */
 static void choose_again(runner *r, int rank)
 {
     int node = r->leaves + rank;

@@ -139,8 +139,8 @@ static int check_slots(const nccl_comm *comm)
     return NCCL_OK;
 }
 
-/* Afterwards nobody needs the descriptor: all have come, or one will not. It is
- * closed here and nowhere else: its number may belong to another file soon. */
+/* Afterwards no rank needs the descriptor. It is closed here and nowhere else:
+ * its number may soon belong to another file. */
 static int begin(nccl_comm *comm)
 {
     uint64_t seed = (uint64_t)standin_setting("STANDIN_SEED", 1) + comm->rank;
