@@ -645,11 +645,14 @@ static int set_up(void **state)
 {
     folder_make(folder);
     setenv("OARSONG_TEST_FOLDER", folder, 1);
+    /* Open MPI's mpiruns of one user remove a folder that others need. */
+    setenv("OMPI_MCA_orte_tmpdir_base", folder, 1);
     return 0;
 }
 
 static int tear_down(void **state)
 {
+    unsetenv("OMPI_MCA_orte_tmpdir_base");
     folder_remove(folder);
     return 0;
 }
