@@ -72,12 +72,12 @@ void oari_ckpt_index_write(oari_json_writer *w, const oari_ckpt_index *index)
 {
     const char *before = NULL;
 
+    oari_json_add(w, "{\"oarsong_checkpoint\":%d,\"id\":", OARI_CKPT_FORMAT);
+    oari_json_quote(w, index->id);
     oari_json_add(w,
-                  "{\"oarsong_checkpoint\":%d,\"id\":\"%s\",\"step\":%" PRId64
-                  ",\"saved_unix_s\":%" PRId64
+                  ",\"step\":%" PRId64 ",\"saved_unix_s\":%" PRId64
                   ",\"ranks\":%d,\"keep\":%d,\"note\":",
-                  OARI_CKPT_FORMAT, index->id, index->step, index->saved_unix_s,
-                  index->ranks, index->keep);
+                  index->step, index->saved_unix_s, index->ranks, index->keep);
     oari_json_quote(w, index->note);
     oari_json_add(w, ",\"block_bytes\":%" PRIu64, index->block_bytes);
     write_files(w, index);
