@@ -3,10 +3,8 @@
  * not change once it is made, so threads may read it at the same time. */
 #include "data/dataset.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "base/status.h"
 #include "tensor/tensor_pool.h"
 
@@ -96,7 +94,7 @@ oar_status oar_dataset_batch(const oar_dataset *dataset, int64_t count,
 
 uint64_t oari_dataset_hash(uint64_t before, const void *data, size_t bytes)
 {
-    return XXH3_64bits_withSeed(data, bytes, before);
+    return oari_hash64(data, bytes, before);
 }
 
 oar_status oar_dataset_identity(const oar_dataset *dataset, char **text)

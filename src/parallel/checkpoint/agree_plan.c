@@ -3,12 +3,11 @@
  * Lists and values are sent only if they have changed or differ. */
 #include <stdlib.h>
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <oarsong/collective.h>
 
 #include "base/dtype.h"
+#include "base/hash.h"
 #include "base/status.h"
 #include "parallel/checkpoint/saving.h"
 
@@ -294,7 +293,7 @@ oar_status oari_ckpt_agree_plan(oari_ckpt_saving *s)
     if (status == OAR_OK)
         status = encode_values(s, &values);
     if (status == OAR_OK)
-        hash = XXH3_64bits(values.text.data, (size_t)values.text.count) | 1;
+        hash = oari_hash64(values.text.data, (size_t)values.text.count, 0) | 1;
     same = c->planned &&
            memcmp(c->list_hash, s->list.hash, sizeof c->list_hash) == 0;
     word[0] = status == OAR_OK && same ? hash : 0;

@@ -8,9 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "file/json_reader.h"
 #include "file/safetensors_header.h"
@@ -20,7 +19,7 @@ enum { END_BYTES = 7 + 16 + 3 };
 
 uint64_t oari_block_sum(const void *data, size_t bytes)
 {
-    return XXH3_64bits(data, bytes);
+    return oari_hash64(data, bytes, 0);
 }
 
 /* ---- lists --------------------------------------------------------------- */

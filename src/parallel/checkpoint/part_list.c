@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* part_list: lists of parts, and their form on the wire. */
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "parallel/checkpoint/part_list.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "base/status.h"
 #include "base/utf8.h"
 
@@ -219,14 +217,6 @@ static void put_part(oari_ckpt_part_list *list, const oari_ckpt_part *part,
     put_text(list, part->tensor.name, length);
 }
 
-static void hash_wire(const void *wire, size_t bytes, uint64_t hash[2])
-{
-    XXH128_hash_t h = XXH3_128bits(wire, bytes);
-
-    hash[0] = h.low64;
-    hash[1] = h.high64;
-}
-
 /* Returns whether part i is the first one of its section. */
 static int begins_section(const oari_ckpt_part_list *list, int64_t i)
 {
@@ -321,7 +311,7 @@ oar_status oari_ckpt_part_list_seal(oari_ckpt_part_list *list)
             put_le(list, strlen(section), 1);
             put_text(list, section, strlen(section));
         }
-    hash_wire(list->wire.data, (size_t)list->wire.count, list->hash);
+    oari_hash128(list->wire.data, (size_t)list->wire.count, list->hash);
     return OAR_OK;
 }
 
@@ -509,7 +499,7 @@ oar_status oari_ckpt_part_list_read(const void *wire, size_t bytes,
         oari_ckpt_part_list_free(&made);
         return status;
     }
-    hash_wire(wire, bytes, made.hash);
+    oari_hash128(wire, bytes, made.hash);
     *list = made;
     return OAR_OK;
 }
@@ -526,7 +516,7 @@ oar_status oari_ckpt_lists_add(oari_ckpt_lists *lists, int rank,
     if (rank < 0 || rank >= lists->ranks)
         return oari_fail(OAR_E_RANK, "a list of rank %d of %d", rank,
                          lists->ranks);
-    hash_wire(wire, bytes, hash);
+    oari_hash128(wire, bytes, hash);
     while (holding.list < known &&
            memcmp(lists->list.data[holding.list].hash, hash, sizeof hash) != 0)
         holding.list++;

@@ -3,11 +3,10 @@
  * hashes what it holds; the least and the greatest hash of each part are found
  * by one all-reduce. */
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <oarsong/collective.h>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "parallel/checkpoint/saving.h"
 
@@ -42,7 +41,6 @@ static oar_status hash_part(oari_ckpt_saving *s, const oari_ckpt_chunk *chunk,
     const oari_ckpt_part *part = oari_ckpt_find_part(
         &s->list, &s->c->plan.tensor.data[chunk->tensor].is, &chunk->part);
     size_t element;
-    XXH128_hash_t hash;
     const void *array;
 
     memset(word, 0xff, WORDS * sizeof *word);
@@ -50,12 +48,10 @@ static oar_status hash_part(oari_ckpt_saving *s, const oari_ckpt_chunk *chunk,
         return OAR_OK;
     OARI_TRY(oari_ckpt_array(s, part->item, &array));
     element = oar_dtype_size(part->tensor.dtype);
-    hash = XXH3_128bits((const char *)array + (size_t)part->first * element,
-                        (size_t)oari_box_count(&part->box) * element);
-    word[0] = hash.low64;
-    word[1] = hash.high64;
-    word[2] = ~hash.low64;
-    word[3] = ~hash.high64;
+    oari_hash128((const char *)array + (size_t)part->first * element,
+                 (size_t)oari_box_count(&part->box) * element, word);
+    word[2] = ~word[0];
+    word[3] = ~word[1];
     return OAR_OK;
 }
 

@@ -3,10 +3,8 @@
  * the minima of the hash and of its complement tell whether all are the same.
  * If not, the ranks compare parameter by parameter, to name the first
  * difference. */
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "base/status.h"
 #include "parallel/ddp/ddp.h"
 
@@ -17,7 +15,7 @@ static uint64_t hash_of(const oar_tensor *param, uint64_t seed)
                    oar_dtype_size(oar_tensor_dtype(param));
     const void *data = oar_tensor_const_data(param);
 
-    return data != NULL ? XXH3_64bits_withSeed(data, bytes, seed) : seed;
+    return data != NULL ? oari_hash64(data, bytes, seed) : seed;
 }
 
 oar_status oari_replica_check_begin(const oari_ddp *d, oari_replica_check *q)

@@ -14,12 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <oarsong/p2p.h>
 
 #include "base/env.h"
+#include "base/hash.h"
 #include "base/status.h"
 #include "parallel/checkpoint/load/read_files.h"
 
@@ -116,17 +115,15 @@ static oar_status list_keys(sharer *s)
             int64_t tensor;
             oari_box box;
         } what;
-        XXH128_hash_t hash;
 
         memset(&what, 0, sizeof what);
         what.tensor = is->want[i].tensor - is->index->tensor;
         what.box.ndim = is->want[i].box.ndim;
         memcpy(what.box.offset, is->want[i].box.offset, sizeof what.box.offset);
         memcpy(what.box.extent, is->want[i].box.extent, sizeof what.box.extent);
-        hash = XXH3_128bits(&what, sizeof what);
-        s->key.data[s->key.count++] = (want_key){
-            .hash = { hash.low64, hash.high64 }, .want = i, .rank = is->c->rank
-        };
+        s->key.data[s->key.count] =
+            (want_key){ .want = i, .rank = is->c->rank };
+        oari_hash128(&what, sizeof what, s->key.data[s->key.count++].hash);
         s->set_of[i] = -1;
     }
     if (s->key.count > 0)
@@ -148,7 +145,7 @@ static oar_status join_set(sharer *s, const want_key *key, int64_t count)
     for (int64_t i = 0; i < count; i++) {
         if (key[i].rank == s->is->c->rank)
             mine = key[i].want;
-        hash = XXH3_64bits_withSeed(&key[i].rank, sizeof key[i].rank, hash);
+        hash = oari_hash64(&key[i].rank, sizeof key[i].rank, hash);
     }
     if (mine < 0 || count < 2)
         return OAR_OK;
@@ -230,7 +227,7 @@ static oar_status compare_wants(sharer *s)
     status = oari_ckpt_agree(c, status);
     if (status == OAR_OK) {
         word[0] =
-            XXH3_64bits(mine.data, (size_t)mine.count * sizeof *mine.data);
+            oari_hash64(mine.data, (size_t)mine.count * sizeof *mine.data, 0);
         word[1] = ~word[0];
         word[2] = ~(uint64_t)s->key.count;
         status = oar_all_reduce(c->group, oar_span_of(word, 3, OAR_U64),
@@ -561,10 +558,10 @@ oar_status oari_ckpt_on_several_hosts(oar_checkpoint *c, int *several)
         (void)close(fd);
     if (got <= 0)
         (void)gethostname(host, sizeof host - 1);
-    word[0] = XXH3_64bits(host, strlen(host));
+    word[0] = oari_hash64(host, strlen(host), 0);
     if (other !=
         NULL) /* ranks that are to be taken for those of another host */
-        word[0] = XXH3_64bits_withSeed(other, strlen(other), word[0]);
+        word[0] = oari_hash64(other, strlen(other), word[0]);
     word[1] = ~word[0];
     OARI_TRY(oar_all_reduce(c->group, oar_span_of(word, 2, OAR_U64), OAR_MIN,
                             NULL, NULL));
