@@ -339,7 +339,7 @@ static void a_stopped_server_is_a_timeout(void **state)
     oar_store *store = NULL;
     int how;
 
-    assert_int_equal(oar_store_create_tcp(p.address, 50, &store), OAR_OK);
+    assert_int_equal(oar_store_create_tcp(p.address, 1000, &store), OAR_OK);
     kill(p.pid, SIGSTOP);
     assert_int_equal(waitpid(p.pid, &how, WUNTRACED), p.pid);
     assert_fails_with(oar_store_set(store, "k", "v", 1), OAR_E_TIMEOUT,
