@@ -53,5 +53,6 @@
 #include <oarsong/shards.h>
 #include <oarsong/parallel.h>
 #include <oarsong/checkpoint.h>
+#include <oarsong/rpc.h>
 
 #endif

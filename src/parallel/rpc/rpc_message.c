@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rpc: messages. Values lie one behind the other as they travel (rpc_wire.h);
+ * arrays above OARI_RPC_INSIDE bytes are attached by pointer, in the order of
+ * their values.
+ */
+#include "parallel/rpc/rpc_message.h"
+
+#include <string.h>
+
+#include <oarsong/ops.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+
+oar_status oar_rpc_message_create(oar_rpc_message **message)
+{
+    oar_rpc_message *m;
+
+    if (message == NULL)
+        return oari_fail(OAR_E_ARG, "rpc_message_create: no place for it");
+    m = oari_alloc(1, sizeof *m);
+    if (m == NULL)
+        return OAR_E_NOMEM;
+    *message = m;
+    return OAR_OK;
+}
+
+void oar_rpc_message_destroy(oar_rpc_message *message)
+{
+    if (message == NULL)
+        return;
+    for (int64_t i = 0; i < message->arrays.count; i++) {
+        oari_rpc_attached *a = &message->arrays.data[i];
+
+        oar_storage_release(a->storage);
+        if (a->drop != NULL)
+            a->drop(a->arg);
+    }
+    oari_vec_free(&message->arrays);
+    oari_free(message->values);
+    oari_free(message);
+}
+
+size_t oar_rpc_message_bytes(const oar_rpc_message *message)
+{
+    return message != NULL ? message->bytes + message->array_bytes : 0;
+}
+
+void oar_rpc_message_rewind(oar_rpc_message *message)
+{
+    if (message == NULL)
+        return;
+    message->at = 0;
+    message->read = message->next_array = 0;
+}
+
+/* ---- putting ------------------------------------------------------------- */
+
+/* Makes room for one more value of that many bytes. */
+static oar_status make_room(oar_rpc_message *m, size_t bytes)
+{
+    size_t wanted = 2 * m->capacity > 256 ? 2 * m->capacity : 256;
+    unsigned char *larger;
+
+    if (m->received)
+        return oari_fail(OAR_E_STATE, "a message that came from another rank "
+                                      "is only read: put values into a new "
+                                      "one");
+    if (bytes <= m->capacity - m->bytes)
+        return OAR_OK;
+    if (bytes > SIZE_MAX / 4 - m->bytes)
+        return oari_fail(OAR_E_NOMEM, "out of memory: a value of %zu bytes",
+                         bytes);
+    if (wanted < m->bytes + bytes)
+        wanted = m->bytes + bytes;
+    larger = oari_alloc_aligned(OARI_RPC_ALIGN, wanted);
+    if (larger == NULL)
+        return OAR_E_NOMEM;
+    if (m->bytes > 0)
+        memcpy(larger, m->values, m->bytes);
+    oari_free(m->values);
+    m->values = larger;
+    m->capacity = wanted;
+    return OAR_OK;
+}
+
+static oar_status put_number(oar_rpc_message *m, oari_rpc_type type,
+                             uint64_t number)
+{
+    if (m == NULL)
+        return oari_fail(OAR_E_ARG, "a value for no message");
+    OARI_TRY(make_room(m, 9));
+    m->values[m->bytes] = (unsigned char)type;
+    oari_rpc_set_u64(m->values + m->bytes + 1, number);
+    m->bytes += 9;
+    return OAR_OK;
+}
+
+oar_status oar_rpc_put_i64(oar_rpc_message *message, int64_t value)
+{
+    return put_number(message, OARI_RPC_I64, (uint64_t)value);
+}
+
+oar_status oar_rpc_put_f64(oar_rpc_message *message, double value)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    return put_number(message, OARI_RPC_F64, bits);
+}
+
+oar_status oar_rpc_put_text(oar_rpc_message *message, const char *text)
+{
+    size_t bytes = text != NULL ? strlen(text) : 0;
+
+    if (message == NULL || text == NULL || bytes > INT32_MAX)
+        return oari_fail(OAR_E_ARG, "rpc_put_text: %s",
+                         message == NULL ? "no message"
+                         : text == NULL  ? "no text"
+                                         : "a text of more than 2^31-1 bytes");
+    OARI_TRY(make_room(message, bytes + 6));
+    message->values[message->bytes] = OARI_RPC_TEXT;
+    oari_rpc_set_u32(message->values + message->bytes + 1, (uint32_t)bytes);
+    memcpy(message->values + message->bytes + 5, text, bytes + 1);
+    message->bytes += bytes + 6;
+    return OAR_OK;
+}
+
+oar_status oar_rpc_put_bytes(oar_rpc_message *message, const void *data,
+                             size_t bytes)
+{
+    if (message == NULL || (data == NULL && bytes > 0) || bytes > SIZE_MAX / 8)
+        return oari_fail(OAR_E_ARG, "rpc_put_bytes: %s",
+                         message == NULL ? "no message"
+                         : data == NULL  ? "no data"
+                                         : "impossibly many bytes");
+    OARI_TRY(make_room(message, bytes + 9));
+    message->values[message->bytes] = OARI_RPC_BYTES;
+    oari_rpc_set_u64(message->values + message->bytes + 1, bytes);
+    if (bytes > 0)
+        memcpy(message->values + message->bytes + 9, data, bytes);
+    message->bytes += bytes + 9;
+    return OAR_OK;
+}
+
+/* Appends an array; *inside says whether it was copied. */
+static oar_status put_array(oar_rpc_message *m, const oar_span *span,
+                            oar_shape shape, oari_rpc_attached *attached,
+                            int *inside)
+{
+    size_t bytes = span->count * oar_dtype_size(span->dtype);
+    size_t head = 4 + 8 * (size_t)shape.ndim, begin;
+    unsigned char *to;
+
+    *inside = bytes <= OARI_RPC_INSIDE;
+    OARI_TRY(make_room(m, head + OARI_RPC_ALIGN + (*inside ? bytes : 0)));
+    if (!*inside && m->arrays.count == OARI_RPC_ARRAYS)
+        return oari_fail(OAR_E_ARG,
+                         "a message has at most %d arrays of more than %d "
+                         "bytes",
+                         OARI_RPC_ARRAYS, OARI_RPC_INSIDE);
+    attached->data = span->data;
+    attached->bytes = bytes;
+    if (!*inside)
+        OARI_TRY(oari_vec_push(&m->arrays, *attached));
+    to = m->values + m->bytes;
+    to[0] = OARI_RPC_ARRAY;
+    to[1] = (unsigned char)span->dtype;
+    to[2] = (unsigned char)shape.ndim;
+    to[3] = (unsigned char)*inside;
+    for (int d = 0; d < shape.ndim; d++)
+        oari_rpc_set_u64(to + 4 + 8 * d, (uint64_t)shape.dim[d]);
+    m->bytes += head;
+    if (!*inside) {
+        m->array_bytes += bytes;
+        return OAR_OK;
+    }
+    begin = (m->bytes + OARI_RPC_ALIGN - 1) / OARI_RPC_ALIGN * OARI_RPC_ALIGN;
+    memset(m->values + m->bytes, 0, begin - m->bytes);
+    if (bytes > 0)
+        memcpy(m->values + begin, span->data, bytes);
+    m->bytes = begin + bytes;
+    return OAR_OK;
+}
+
+oar_status oar_rpc_put_span(oar_rpc_message *message, oar_span span,
+                            void (*drop)(void *arg), void *arg)
+{
+    oari_rpc_attached attached = { .drop = drop, .arg = arg };
+    size_t element = oar_dtype_size(span.dtype);
+    int64_t count = (int64_t)span.count;
+    int inside;
+
+    if (message == NULL || element == 0 ||
+        (span.data == NULL && span.count > 0) ||
+        span.count > SIZE_MAX / 8 / element)
+        return oari_fail(OAR_E_ARG, "rpc_put_span: %s",
+                         message == NULL     ? "no message"
+                         : element == 0      ? "no such dtype"
+                         : span.data == NULL ? "no memory"
+                                             : "impossibly many elements");
+    if (span.device.kind != OAR_CPU)
+        return oari_fail(OAR_E_DEVICE, "rpc_put_span: memory of a GPU: put a "
+                                       "tensor, or copy it first");
+    OARI_TRY(
+        put_array(message, &span, oar_shape_of(1, &count), &attached, &inside));
+    if (inside && drop != NULL)
+        drop(arg);
+    return OAR_OK;
+}
+
+static void release_tensor(void *arg)
+{
+    oar_tensor_release(arg);
+}
+
+oar_status oar_rpc_put_tensor(oar_rpc_message *message, oar_tensor *tensor)
+{
+    oari_rpc_attached attached = { .drop = release_tensor };
+    oar_device cpu = { OAR_CPU, 0 };
+    oar_tensor *own;
+    oar_span span;
+    oar_status status;
+    int inside = 1;
+
+    if (message == NULL || tensor == NULL)
+        return oari_fail(OAR_E_ARG, "rpc_put_tensor: no %s",
+                         message == NULL ? "message" : "tensor");
+    if (oar_tensor_device(tensor).kind != OAR_CPU)
+        own = oar_to(NULL, tensor, cpu);
+    else if (!oar_tensor_is_contiguous(tensor))
+        own = oar_contiguous(NULL, tensor);
+    else
+        own = oar_tensor_retain(tensor);
+    if (own == NULL)
+        return oar_last_error()->status;
+    attached.arg = own;
+    status = oar_tensor_const_span(own, &span);
+    if (status == OAR_OK && span.data == NULL && span.count > 0)
+        status = oari_fail(OAR_E_STATE, "rpc_put_tensor: the tensor has no "
+                                        "numbers now");
+    if (status == OAR_OK)
+        status = put_array(message, &span, oar_tensor_shape(own), &attached,
+                           &inside);
+    if (status != OAR_OK || inside)
+        oar_tensor_release(own);
+    return status;
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+/* Reads the next value, which must be of that type, and does not go past it. */
+static oar_status look_at_next(oar_rpc_message *m, oari_rpc_type type,
+                               oari_rpc_value *value)
+{
+    if (m == NULL)
+        return oari_fail(OAR_E_ARG, "a value of no message");
+    if (m->at == m->bytes)
+        return oari_fail(OAR_E_DATA,
+                         "the message has %lld values, and %s was read after "
+                         "the last",
+                         (long long)m->read, oari_rpc_type_name(type));
+    OARI_TRY(oari_rpc_read_value(m->values, m->bytes, m->at, value));
+    if (value->type != type)
+        return oari_fail(OAR_E_DATA,
+                         "value %lld of the message is %s, and was read as %s",
+                         (long long)m->read, oari_rpc_type_name(value->type),
+                         oari_rpc_type_name(type));
+    return OAR_OK;
+}
+
+static void go_past(oar_rpc_message *m, const oari_rpc_value *value)
+{
+    m->at = value->next;
+    m->read++;
+    m->next_array += value->type == OARI_RPC_ARRAY && !value->inside;
+}
+
+/* Reads the next value and goes past it. */
+static oar_status take_next(oar_rpc_message *m, oari_rpc_type type,
+                            const void *into, oari_rpc_value *value)
+{
+    if (into == NULL)
+        return oari_fail(OAR_E_ARG, "no place for %s of a message",
+                         oari_rpc_type_name(type));
+    OARI_TRY(look_at_next(m, type, value));
+    go_past(m, value);
+    return OAR_OK;
+}
+
+oar_status oar_rpc_get_i64(oar_rpc_message *message, int64_t *value)
+{
+    oari_rpc_value v;
+
+    OARI_TRY(take_next(message, OARI_RPC_I64, value, &v));
+    *value = v.i64;
+    return OAR_OK;
+}
+
+oar_status oar_rpc_get_f64(oar_rpc_message *message, double *value)
+{
+    oari_rpc_value v;
+
+    OARI_TRY(take_next(message, OARI_RPC_F64, value, &v));
+    *value = v.f64;
+    return OAR_OK;
+}
+
+oar_status oar_rpc_get_text(oar_rpc_message *message, const char **text)
+{
+    oari_rpc_value v;
+
+    OARI_TRY(take_next(message, OARI_RPC_TEXT, text, &v));
+    *text = (const char *)v.data;
+    return OAR_OK;
+}
+
+oar_status oar_rpc_get_bytes(oar_rpc_message *message, const void **data,
+                             size_t *bytes)
+{
+    oari_rpc_value v;
+
+    if (bytes == NULL)
+        return oari_fail(OAR_E_ARG, "rpc_get_bytes: no place for their number");
+    OARI_TRY(take_next(message, OARI_RPC_BYTES, data, &v));
+    *data = v.data;
+    *bytes = v.bytes;
+    return OAR_OK;
+}
+
+/* Returns where an array's numbers are. */
+static void *data_of(const oar_rpc_message *m, const oari_rpc_value *v)
+{
+    return v->inside ? m->values + (v->data - m->values)
+                     : m->arrays.data[m->next_array].data;
+}
+
+oar_status oar_rpc_get_span(oar_rpc_message *message, oar_span *span)
+{
+    oari_rpc_value v;
+
+    if (span == NULL)
+        return oari_fail(OAR_E_ARG, "rpc_get_span: no place for it");
+    OARI_TRY(look_at_next(message, OARI_RPC_ARRAY, &v));
+    *span = oar_span_of(data_of(message, &v), v.bytes / oar_dtype_size(v.dtype),
+                        v.dtype);
+    go_past(message, &v);
+    return OAR_OK;
+}
+
+oar_status oar_rpc_get_tensor(oar_rpc_message *message, oar_tensor **tensor)
+{
+    oar_storage *storage;
+    oar_tensor *made;
+    oari_rpc_value v;
+
+    if (tensor == NULL)
+        return oari_fail(OAR_E_ARG, "rpc_get_tensor: no place for it");
+    OARI_TRY(look_at_next(message, OARI_RPC_ARRAY, &v));
+    if (v.dtype >= OAR_DTYPE_COUNT)
+        return oari_fail(OAR_E_DTYPE,
+                         "an array of %s is no tensor: read it as "
+                         "a span",
+                         oar_dtype_name(v.dtype));
+    storage =
+        v.inside ? NULL : message->arrays.data[message->next_array].storage;
+    made = storage != NULL
+               ? oar_view_of(NULL, storage, 0, v.dtype, v.shape)
+               : oar_from_data(NULL, v.dtype, v.shape, data_of(message, &v));
+    if (made == NULL)
+        return oar_last_error()->status;
+    go_past(message, &v);
+    *tensor = made;
+    return OAR_OK;
+}
+
+/* ---- from other ranks ---------------------------------------------------- */
+
+oar_status oari_rpc_message_receive(size_t value_bytes, uint32_t arrays,
+                                    const uint64_t *array_bytes,
+                                    oar_rpc_message **message)
+{
+    oar_rpc_message *m;
+    oar_status status = OAR_OK;
+
+    OARI_TRY(oar_rpc_message_create(&m));
+    if (value_bytes > 0)
+        status = make_room(m, value_bytes);
+    if (status == OAR_OK && arrays > 0)
+        status = oari_vec_reserve(&m->arrays, (int64_t)arrays);
+    for (uint32_t i = 0; i < arrays && status == OAR_OK; i++) {
+        oari_rpc_attached a = { .bytes = (size_t)array_bytes[i] };
+
+        status = oar_storage_create(a.bytes, 0, &a.storage);
+        if (status != OAR_OK)
+            break;
+        a.data = oar_storage_data(a.storage);
+        m->arrays.data[m->arrays.count++] = a;
+        m->array_bytes += a.bytes;
+    }
+    if (status != OAR_OK) {
+        oar_rpc_message_destroy(m);
+        return status;
+    }
+    m->bytes = value_bytes;
+    m->received = 1;
+    *message = m;
+    return OAR_OK;
+}
+
+oar_status oari_rpc_message_check(const oar_rpc_message *message)
+{
+    uint64_t bytes[OARI_RPC_ARRAYS];
+
+    for (int64_t i = 0; i < message->arrays.count; i++)
+        bytes[i] = message->arrays.data[i].bytes;
+    return oari_rpc_check_values(message->values, message->bytes,
+                                 (uint32_t)message->arrays.count, bytes);
+}
+
+oar_status oari_rpc_message_copy(const oar_rpc_message *from,
+                                 oar_rpc_message **message)
+{
+    uint64_t bytes[OARI_RPC_ARRAYS];
+    oar_rpc_message *m;
+
+    if (from == NULL)
+        return oari_rpc_message_receive(0, 0, NULL, message);
+    for (int64_t i = 0; i < from->arrays.count; i++)
+        bytes[i] = from->arrays.data[i].bytes;
+    OARI_TRY(oari_rpc_message_receive(from->bytes, (uint32_t)from->arrays.count,
+                                      bytes, &m));
+    if (from->bytes > 0)
+        memcpy(m->values, from->values, from->bytes);
+    for (int64_t i = 0; i < from->arrays.count; i++)
+        memcpy(m->arrays.data[i].data, from->arrays.data[i].data,
+               (size_t)bytes[i]);
+    *message = m;
+    return OAR_OK;
+}

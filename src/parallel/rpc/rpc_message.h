@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/rpc/rpc_message.h: what a message is made of, for the files of this
+ * folder. */
+#ifndef OARI_PARALLEL_RPC_RPC_MESSAGE_H
+#define OARI_PARALLEL_RPC_RPC_MESSAGE_H
+
+#include <oarsong/rpc.h>
+
+#include "base/vec.h"
+#include "parallel/rpc/rpc_wire.h"
+
+/* An array too large to lie among the values. */
+typedef struct oari_rpc_attached {
+    void *data;
+    size_t bytes;
+    oar_storage *storage; /* what the memory belongs to, if it was received */
+    void (*drop)(void *arg); /* else NULL, or called when it is done with */
+    void *arg;
+} oari_rpc_attached;
+
+struct oar_rpc_message {
+    unsigned char *values; /* aligned to OARI_RPC_ALIGN */
+    size_t bytes, capacity;
+    OARI_VEC(oari_rpc_attached) arrays;
+    size_t array_bytes;
+    int received;       /* 1: it cannot be written to */
+    size_t at;          /* the next value to read */
+    int64_t read;       /* values before it */
+    int64_t next_array; /* attached arrays before it */
+};
+
+/* Makes a message to receive into: room for values and arrays of those sizes,
+ * not yet filled. The sizes were checked against a limit before. */
+oar_status oari_rpc_message_receive(size_t value_bytes, uint32_t arrays,
+                                    const uint64_t *array_bytes,
+                                    oar_rpc_message **message);
+
+/* Checks what was received into it, after which it may be read. */
+oar_status oari_rpc_message_check(const oar_rpc_message *message);
+
+/* Makes a copy that shares nothing, as another rank would receive it. NULL: an
+ * empty one. */
+oar_status oari_rpc_message_copy(const oar_rpc_message *from,
+                                 oar_rpc_message **message);
+
+#endif
