@@ -248,6 +248,11 @@ OAR_API oar_status oar_attention_keep_heads(oar_module *attention, int first,
  * the children's references, also on failure; a NULL child is OAR_E_ARG. */
 OAR_API oar_status oar_sequential_create(int count, oar_module *const *child,
                                          oar_module **module);
+/* Makes a stage of such a module for a pipeline: the same, with children named
+ * from `first` on, as they are in the whole. OAR_E_ARG if first is negative. */
+OAR_API oar_status oar_sequential_stage_create(int first, int count,
+                                               oar_module *const *child,
+                                               oar_module **module);
 
 /* ---- what a layer is ----------------------------------------------------- */
 

@@ -34,6 +34,17 @@ OAR_OPTS_INIT(oar_gpt_opts);
 OAR_API oar_status oar_gpt_create(const oar_gpt_opts *opts,
                                   oar_module **module);
 
+/* Makes a stage of that model for a pipeline: `count` of its parts, `first` and
+ * those after it. Part 0 is the embedding (tok, pos, drop), parts 1 to `layers`
+ * are the blocks, part `layers` + 1 is norm and head. Names, initial values and
+ * dropout are those of the whole model, whatever its cuts: a checkpoint fits
+ * all of them. Without part 0 it takes [n, t, width], and without the last part
+ * it gives that; all parts one after the other are the model. The last part of
+ * a tied model has a "tok.weight" of its own, with the same values: see
+ * docs/pipeline.md. OAR_E_ARG: there are no such parts. */
+OAR_API oar_status oar_gpt_stage_create(const oar_gpt_opts *opts, int first,
+                                        int count, oar_module **module);
+
 /* Gives the options that a module of oar_gpt_create was made with, defaults
  * filled in. *opts has its size set. OAR_E_ARG for any other module. */
 OAR_API oar_status oar_gpt_describe(const oar_module *module,

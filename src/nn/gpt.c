@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpt: a pre-norm transformer decoder. Each part of it is a module, so hooks
- * and wrappers find them all. */
+/* gpt: a pre-norm transformer decoder, or some parts of one. Each part of it is
+ * a module, so hooks and wrappers find them all. */
+#include <limits.h>
 #include <stdio.h>
 
 #include <oarsong/models.h>
@@ -69,6 +70,20 @@ static uint64_t dropout_seed(seeds *s)
 {
     s->dropout += (uint64_t)1 << 32;
     return s->dropout;
+}
+
+/* Returns the seeds as they are before a block is made, or before the head if
+ * that is the number of layers: those of the whole model, whichever parts of it
+ * are made. A block takes three for parameters (attention, up, down). */
+static seeds seeds_before_block(const oar_gpt_opts *o, int block)
+{
+    uint64_t i = (uint64_t)block, params = o->rotary ? 1 : 2;
+    uint64_t dropouts = o->attention_dropout > 0 ? 3 : 2;
+
+    return (seeds){
+        .param = o->seed + ((params + 3 * i) << 4),
+        .dropout = o->seed + ((1 + dropouts * i) << 32),
+    };
 }
 
 static oar_status add_norm(oar_module *module, const char *name,
@@ -176,49 +191,91 @@ static const oar_module_class blocks_class = { .size = sizeof blocks_class,
  * model that is a twentieth of the memory for a seventieth of the time. */
 enum { REBUILD_QKV = 4 };
 
-static oar_status fill_blocks(oar_module *row, seeds *s, const oar_gpt_opts *o)
+/* Adds blocks first to end - 1 of the model. */
+static oar_status fill_blocks(oar_module *row, int first, int end,
+                              const oar_gpt_opts *o)
 {
     ((blocks *)oar_module_self(row))->recompute = o->recompute;
-    for (int i = 0; i < o->layers; i++) {
+    for (int i = first; i < end; i++) {
+        seeds s = seeds_before_block(o, i);
         oar_module *block;
         char name[16];
 
         snprintf(name, sizeof name, "%d", i);
         OARI_TRY(oar_module_create(&block_class, &block));
         OARI_TRY(oar_module_add_child(row, name, block));
-        OARI_TRY(fill_block(block, i < o->layers / REBUILD_QKV, s, o));
+        OARI_TRY(fill_block(block, i < o->layers / REBUILD_QKV, &s, o));
     }
     return OAR_OK;
 }
 
 /* ---- the model ----------------------------------------------------------- */
 
+/* Parts of a model: 0 is the embedding, 1 to layers are the blocks, the last is
+ * norm and head. */
 typedef struct gpt {
     oar_gpt_opts opts; /* with defaults */
+    int first, end;    /* the parts it has */
 } gpt;
 
-/* Its children, as they are now: any of them may have been replaced. */
-typedef struct gpt_parts {
-    oar_module *tok, *pos, *drop, *blocks, *norm, *head; /* or NULL */
-} gpt_parts;
+static int has_embedding(const gpt *g)
+{
+    return g->first == 0;
+}
 
-static gpt_parts parts_of(const oar_module *module, const oar_gpt_opts *o)
+static int has_head(const gpt *g)
+{
+    return g->end == g->opts.layers + 2;
+}
+
+static int blocks_begin(const gpt *g)
+{
+    return g->first > 0 ? g->first - 1 : 0;
+}
+
+static int blocks_end(const gpt *g)
+{
+    return g->end - 1 < g->opts.layers ? g->end - 1 : g->opts.layers;
+}
+
+static int has_blocks(const gpt *g)
+{
+    return blocks_begin(g) < blocks_end(g);
+}
+
+/* Whether it has the token table: a tied head is one. */
+static int has_table(const gpt *g)
+{
+    return has_embedding(g) || (has_head(g) && g->opts.tied);
+}
+
+/* Its children, as they are now: any of them may have been replaced. */
+typedef struct gpt_children {
+    oar_module *tok, *pos, *drop, *blocks, *norm, *head; /* or NULL */
+} gpt_children;
+
+static gpt_children children_of(const oar_module *module, const gpt *g)
 {
     int at = 0;
-    gpt_parts p = { .tok = oar_module_child(module, at++) };
+    gpt_children c = { 0 };
 
-    if (!o->rotary)
-        p.pos = oar_module_child(module, at++);
-    p.drop = oar_module_child(module, at++);
-    p.blocks = oar_module_child(module, at++);
-    p.norm = oar_module_child(module, at++);
-    if (!o->tied)
-        p.head = oar_module_child(module, at);
-    return p;
+    if (has_table(g))
+        c.tok = oar_module_child(module, at++);
+    if (has_embedding(g) && !g->opts.rotary)
+        c.pos = oar_module_child(module, at++);
+    if (has_embedding(g))
+        c.drop = oar_module_child(module, at++);
+    if (has_blocks(g))
+        c.blocks = oar_module_child(module, at++);
+    if (has_head(g))
+        c.norm = oar_module_child(module, at++);
+    if (has_head(g) && !g->opts.tied)
+        c.head = oar_module_child(module, at);
+    return c;
 }
 
 /* Adds the positions to the tokens' rows x, which tok made. */
-static oar_tensor *add_positions(oar_tape *tape, const gpt_parts *p,
+static oar_tensor *add_positions(oar_tape *tape, const gpt_children *c,
                                  int64_t count, oar_tensor *x)
 {
     oar_tensor *place, *rows;
@@ -226,21 +283,17 @@ static oar_tensor *add_positions(oar_tape *tape, const gpt_parts *p,
     if (x == NULL) /* its error stays the last one */
         return NULL;
     place = oar_arange(tape, OAR_I64, count, 0, 1);
-    rows = oar_forward(tape, p->pos, place);
-    return oari_layer_is_open(p->tok) ? oar_add(tape, rows, x)
+    rows = oar_forward(tape, c->pos, place);
+    return oari_layer_is_open(c->tok) ? oar_add(tape, rows, x)
                                       : oari_add_over(tape, rows, x);
 }
 
-static oar_tensor *gpt_forward(oar_tape *tape, oar_module *module,
-                               oar_tensor *tokens)
+static oar_tensor *embed(oar_tape *tape, const gpt *g, const gpt_children *c,
+                         oar_tensor *tokens)
 {
-    const gpt *g = oar_module_self(module);
-    gpt_parts p = parts_of(module, &g->opts);
     oar_shape s = oar_tensor_shape(tokens);
-    oar_tensor *x, *logits;
+    oar_tensor *x;
 
-    if (tape == NULL)
-        return oari_forward_alone(gpt_forward, module, tokens);
     if (s.ndim != 2 || s.dim[1] > g->opts.context) {
         oari_fail(OAR_E_SHAPE,
                   "gpt of tokens with %d dims, the last %lld long: [n, t] "
@@ -249,27 +302,63 @@ static oar_tensor *gpt_forward(oar_tape *tape, oar_module *module,
                   (long long)g->opts.context);
         return NULL;
     }
-    x = oar_forward(tape, p.tok, tokens);
-    if (p.pos != NULL)
-        x = add_positions(tape, &p, s.dim[1], x);
-    x = oar_forward(tape, p.drop, x);
-    x = oar_forward(tape, p.blocks, x);
-    x = oar_forward(tape, p.norm, x);
-    logits = p.head != NULL
-                 ? oar_forward(tape, p.head, x)
-                 : oar_linear(tape, x, oar_module_param(p.tok, 0), NULL);
-    oari_layer_drop(tape, p.norm, p.head, x);
+    x = oar_forward(tape, c->tok, tokens);
+    if (c->pos != NULL)
+        x = add_positions(tape, c, s.dim[1], x);
+    return oar_forward(tape, c->drop, x);
+}
+
+/* Gives the logits of all tokens of x, one after the other. */
+static oar_tensor *run_head(oar_tape *tape, const gpt_children *c,
+                            oar_tensor *x)
+{
+    oar_tensor *logits;
+    oar_shape s;
+
+    x = oar_forward(tape, c->norm, x);
+    logits = c->head != NULL
+                 ? oar_forward(tape, c->head, x)
+                 : oar_linear(tape, x, oar_module_param(c->tok, 0), NULL);
+    oari_layer_drop(tape, c->norm, c->head, x);
     if (logits == NULL)
         return NULL;
-    return oar_reshape(
-        tape, logits,
-        OAR_SHAPE(oar_tensor_count(tokens), oar_tensor_shape(logits).dim[2]));
+    s = oar_tensor_shape(logits);
+    return oar_reshape(tape, logits, OAR_SHAPE(s.dim[0] * s.dim[1], s.dim[2]));
+}
+
+static oar_tensor *gpt_forward(oar_tape *tape, oar_module *module,
+                               oar_tensor *x)
+{
+    const gpt *g = oar_module_self(module);
+    gpt_children c = children_of(module, g);
+    oar_shape s = oar_tensor_shape(x);
+
+    if (tape == NULL)
+        return oari_forward_alone(gpt_forward, module, x);
+    if (has_embedding(g)) {
+        x = embed(tape, g, &c, x);
+    } else if (s.ndim != 3 || s.dim[2] != g->opts.width) {
+        oari_fail(OAR_E_SHAPE,
+                  "parts %d to %d of a gpt, of a tensor with %d dims, the last "
+                  "%lld long: [n, t, %lld] from the part before",
+                  g->first, g->end - 1, s.ndim,
+                  (long long)(s.ndim > 0 ? s.dim[s.ndim - 1] : 1),
+                  (long long)g->opts.width);
+        return NULL;
+    }
+    if (c.blocks != NULL)
+        x = oar_forward(tape, c.blocks, x);
+    return has_head(g) ? run_head(tape, &c, x) : x;
 }
 
 static const oar_module_class gpt_class = { .size = sizeof gpt_class,
                                             .name = "gpt",
                                             .self_size = sizeof(gpt),
                                             .forward = gpt_forward };
+static const oar_module_class stage_class = { .size = sizeof stage_class,
+                                              .name = "gpt_stage",
+                                              .self_size = sizeof(gpt),
+                                              .forward = gpt_forward };
 
 static oar_status check_opts(const oar_gpt_opts *o)
 {
@@ -277,7 +366,8 @@ static oar_status check_opts(const oar_gpt_opts *o)
     int too_wide = o->width >= limit || o->width <= -limit;
 
     if (o->vocabulary >= 1 && o->context >= 1 && o->width >= 1 && !too_wide &&
-        o->layers >= 1 && o->heads >= 1 && o->hidden >= 0)
+        o->layers >= 1 && o->layers <= INT_MAX - 2 && o->heads >= 1 &&
+        o->hidden >= 0)
         return OAR_OK;
     return oari_fail(
         OAR_E_ARG,
@@ -299,46 +389,81 @@ static oar_status add_table(oar_module *module, const char *name, int64_t count,
     return oari_layer_child(module, name, status, made);
 }
 
-static oar_status fill_gpt(oar_module *module, const oar_gpt_opts *o)
+static oar_status fill_gpt(oar_module *module, const gpt *wanted)
 {
     gpt *g = oar_module_self(module);
-    seeds s = { .param = o->seed, .dropout = o->seed };
+    const oar_gpt_opts *o = &g->opts;
+    seeds s = { .param = wanted->opts.seed, .dropout = wanted->opts.seed };
     oar_module *row;
 
-    g->opts = *o;
+    *g = *wanted;
     g->opts.size = sizeof g->opts;
-    OARI_TRY(add_table(module, "tok", o->vocabulary, &s, o));
-    if (!o->rotary)
+    if (has_table(g))
+        OARI_TRY(add_table(module, "tok", o->vocabulary, &s, o));
+    if (has_embedding(g) && !o->rotary)
         OARI_TRY(add_table(module, "pos", o->context, &s, o));
-    OARI_TRY(add_dropout(module, "drop", &s, o));
-    OARI_TRY(oar_module_create(&blocks_class, &row));
-    OARI_TRY(oar_module_add_child(module, "blocks", row));
-    OARI_TRY(fill_blocks(row, &s, o));
-    OARI_TRY(add_norm(module, "norm", o));
-    if (o->tied)
+    if (has_embedding(g))
+        OARI_TRY(add_dropout(module, "drop", &s, o));
+    if (has_blocks(g)) {
+        OARI_TRY(oar_module_create(&blocks_class, &row));
+        OARI_TRY(oar_module_add_child(module, "blocks", row));
+        OARI_TRY(fill_blocks(row, blocks_begin(g), blocks_end(g), o));
+    }
+    if (has_head(g))
+        OARI_TRY(add_norm(module, "norm", o));
+    if (!has_head(g) || o->tied)
         return OAR_OK;
+    s = seeds_before_block(o, o->layers);
     return add_linear(module, "head", o->width, o->vocabulary, 1, &s, o);
+}
+
+static oar_status read_opts(const oar_gpt_opts *opts, oar_gpt_opts *o)
+{
+    OARI_TRY(oari_opts_read(o, sizeof *o, opts));
+    o->vocabulary = o->vocabulary != 0 ? o->vocabulary : 256;
+    o->context = o->context != 0 ? o->context : 64;
+    o->width = o->width != 0 ? o->width : 128;
+    o->layers = o->layers != 0 ? o->layers : 4;
+    o->heads = o->heads != 0 ? o->heads : 4;
+    if (o->activation == OAR_ACTIVATION_DEFAULT)
+        o->activation = OAR_GELU;
+    OARI_TRY(check_opts(o));
+    o->hidden = o->hidden != 0 ? o->hidden : 4 * o->width;
+    return OAR_OK;
 }
 
 oar_status oar_gpt_create(const oar_gpt_opts *opts, oar_module **module)
 {
-    oar_gpt_opts o;
+    gpt wanted = { .first = 0 };
     oar_module *made;
 
-    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
-    o.vocabulary = o.vocabulary != 0 ? o.vocabulary : 256;
-    o.context = o.context != 0 ? o.context : 64;
-    o.width = o.width != 0 ? o.width : 128;
-    o.layers = o.layers != 0 ? o.layers : 4;
-    o.heads = o.heads != 0 ? o.heads : 4;
-    if (o.activation == OAR_ACTIVATION_DEFAULT)
-        o.activation = OAR_GELU;
-    OARI_TRY(check_opts(&o));
-    o.hidden = o.hidden != 0 ? o.hidden : 4 * o.width;
+    OARI_TRY(read_opts(opts, &wanted.opts));
+    wanted.end = wanted.opts.layers + 2;
     if (module == NULL)
         return oari_fail(OAR_E_ARG, "gpt_create: nowhere to give it");
     OARI_TRY(oar_module_create(&gpt_class, &made));
-    return oari_layer_give(fill_gpt(made, &o), made, module);
+    return oari_layer_give(fill_gpt(made, &wanted), made, module);
+}
+
+oar_status oar_gpt_stage_create(const oar_gpt_opts *opts, int first, int count,
+                                oar_module **module)
+{
+    gpt wanted = { .first = first };
+    oar_module *made;
+    int parts;
+
+    OARI_TRY(read_opts(opts, &wanted.opts));
+    parts = wanted.opts.layers + 2;
+    if (first < 0 || count < 1 || first > parts - count)
+        return oari_fail(OAR_E_ARG,
+                         "gpt_stage_create of %d parts from part %d on: a gpt "
+                         "of %d layers has parts 0 to %d",
+                         count, first, wanted.opts.layers, parts - 1);
+    wanted.end = first + count;
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "gpt_stage_create: nowhere to give it");
+    OARI_TRY(oar_module_create(&stage_class, &made));
+    return oari_layer_give(fill_gpt(made, &wanted), made, module);
 }
 
 oar_status oar_gpt_describe(const oar_module *module, oar_gpt_opts *opts)

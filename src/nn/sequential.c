@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sequential: children run one after the other. */
+#include <limits.h>
 #include <stdio.h>
 
 #include <oarsong/layers.h>
@@ -31,7 +32,7 @@ static const oar_module_class sequential_class = {
 };
 
 /* Takes every child, also on failure. */
-static oar_status add_children(oar_module *module, int count,
+static oar_status add_children(oar_module *module, int first, int count,
                                oar_module *const *child)
 {
     oar_status status = OAR_OK;
@@ -39,7 +40,7 @@ static oar_status add_children(oar_module *module, int count,
     for (int i = 0; i < count; i++) {
         char name[16];
 
-        snprintf(name, sizeof name, "%d", i);
+        snprintf(name, sizeof name, "%d", first + i);
         if (status == OAR_OK)
             status = oar_module_add_child(module, name, child[i]);
         else
@@ -48,28 +49,39 @@ static oar_status add_children(oar_module *module, int count,
     return status;
 }
 
-oar_status oar_sequential_create(int count, oar_module *const *child,
-                                 oar_module **module)
+oar_status oar_sequential_stage_create(int first, int count,
+                                       oar_module *const *child,
+                                       oar_module **module)
 {
     oar_module *made = NULL;
-    oar_status status;
+    oar_status status = OAR_OK;
 
-    if (module == NULL)
-        return oari_fail(OAR_E_ARG, "sequential_create: nowhere to give it");
     if (count < 0 || (count > 0 && child == NULL))
         return oari_fail(OAR_E_ARG, "sequential of %d children: none given",
                          count);
-    status = oar_module_create(&sequential_class, &made);
+    if (module == NULL)
+        status = oari_fail(OAR_E_ARG, "sequential_create: nowhere to give it");
+    else if (first < 0 || first > INT_MAX - count)
+        status = oari_fail(OAR_E_ARG, "sequential of %d children from %d on",
+                           count, first);
+    else
+        status = oar_module_create(&sequential_class, &made);
     if (status != OAR_OK) {
         for (int i = 0; i < count; i++)
             oar_module_release(child[i]);
         return status;
     }
-    status = add_children(made, count, child);
+    status = add_children(made, first, count, child);
     if (status != OAR_OK) {
         oar_module_release(made);
         return status;
     }
     *module = made;
     return OAR_OK;
+}
+
+oar_status oar_sequential_create(int count, oar_module *const *child,
+                                 oar_module **module)
+{
+    return oar_sequential_stage_create(0, count, child, module);
 }
