@@ -389,6 +389,66 @@ static void a_cancelled_thread_ends_its_call_first(void **state)
     ranks_all(2, cancel_two, NULL);
 }
 
+/* ---- how long it spins --------------------------------------------------- */
+
+enum { WAITS = 21, SPIN_US = 50, LATE_NS = 2000000 };
+
+static int64_t thread_cpu_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Rank 1 is late each time. Rank 0 spins and yields for 50 us each, then it
+ * sleeps; a core that others use makes that less. */
+static oar_status wait_for_late_rank(oar_group *g, void *arg)
+{
+    int64_t cpu[2][WAITS];
+    float x = 1;
+
+    (void)arg;
+    for (int i = 0; i < 2 * WAITS; i++) {
+        int64_t before;
+
+        CHECK_OK(oar_barrier(g, NULL, NULL));
+        if (oar_group_rank(g) == 1)
+            pause_ns(LATE_NS);
+        before = thread_cpu_ns();
+        if (i < WAITS)
+            CHECK_OK(oar_all_reduce(g, one(&x), OAR_MAX, NULL, NULL));
+        else if (oar_group_rank(g) == 0)
+            CHECK_OK(oar_recv(g, one(&x), 1, 0, NULL, NULL));
+        else
+            CHECK_OK(oar_send(g, one(&x), 0, 0, NULL, NULL));
+        cpu[i / WAITS][i % WAITS] = thread_cpu_ns() - before;
+    }
+    for (int i = 0; i < 2; i++) {
+        qsort(cpu[i], WAITS, sizeof cpu[i][0], by_size);
+        CHECK(cpu[i][WAITS / 2] < 6000 * (int64_t)SPIN_US);
+    }
+    return OAR_OK;
+}
+
+static void a_rank_that_waits_spins_for_a_moment_only(void **state)
+{
+    oar_group_opts o = oar_group_opts_init();
+
+    (void)state;
+    o.spin_us = SPIN_US;
+    for (const char *const *b = ranks_backends(); *b != NULL; b++)
+        assert_int_equal(ranks_run(*b, 2, &o, wait_for_late_rank, NULL),
+                         OAR_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -399,6 +459,7 @@ int main(void)
         cmocka_unit_test(posting_runs_no_function_of_another),
         cmocka_unit_test(a_wait_may_end_before_the_operation),
         cmocka_unit_test(a_cancelled_thread_ends_its_call_first),
+        cmocka_unit_test(a_rank_that_waits_spins_for_a_moment_only),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

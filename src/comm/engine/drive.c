@@ -26,7 +26,8 @@ enum {
     NAP_NS = 100000000,      /* longest sleep between two looks for faults */
     SHORT_NAP_NS = 10000000, /* longest sleep in a mismatch */
     BLIND_NAP_NS = 50000,    /* where the backend cannot wake this thread */
-    MIN_DEADLINE_CHECK = 32, /* polls between two looks at the clock */
+    PASSES = 32,             /* between two looks at the clock; */
+    LONG_PASSES = 2,         /* those that poll a sync point many times */
 };
 
 /* ---- driving ------------------------------------------------------------- */
@@ -349,7 +350,7 @@ int oari_drive_once(oar_group *g)
 
 typedef struct idle {
     int64_t since; /* 0: not idle yet */
-    int polls;
+    int passes;
 } idle;
 
 static int64_t earlier_deadline(const oar_work *work, int64_t than)
@@ -414,8 +415,10 @@ static void be_idle(oar_group *g, idle *i, int waited)
         oari_external_sleep(g, 0, nearest_deadline(&g->engine));
         return;
     }
-    if (spin != 0 && ++i->polls % MIN_DEADLINE_CHECK != 0)
+    i->passes += g->engine.lane->exec.begun ? PASSES / LONG_PASSES : 1;
+    if (spin != 0 && i->passes < PASSES)
         return;
+    i->passes = 0;
     now = oari_now_ns();
     if (i->since == 0)
         i->since = now;
