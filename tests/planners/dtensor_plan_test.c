@@ -203,10 +203,10 @@ static void every_pair_of_specs_has_a_plan_that_arrives(void **state)
 
 /* ---- the cheapest way ---------------------------------------------------- */
 
-/* Fills the cost of the cheapest step along a mesh dim between any two specs,
- * and of the exchange between them, with which a way may end: `last`. */
+/* Fills the cost of the cheapest step between any two specs: along a mesh dim,
+ * or by an exchange. */
 static void find_steps(const oari_mover *mover, const spec_list *list,
-                       double *us, double *last)
+                       double *us)
 {
     int n = list->count;
 
@@ -217,9 +217,9 @@ static void find_steps(const oari_mover *mover, const spec_list *list,
             double *least = &us[i * n + k];
             oari_move_step step;
 
-            *least = last[i * n + k] = i == k ? 0 : 1e30;
+            *least = i == k ? 0 : 1e30;
             if (oari_move_exchange(mover, from, to, &step) && i != k)
-                last[i * n + k] = step.us;
+                *least = step.us;
             for (int m = 0; m < mover->grid->dims; m++)
                 if (oari_move_along(mover, from, m, &to->on[m], &step) &&
                     list->spec[k] == oari_spec_with(list->spec[k], &step.after))
@@ -245,8 +245,8 @@ static int may_pass(const oar_spec *via, const oar_spec *from,
 }
 
 /* Bellman and Ford's search over all specs, from one of them to another. */
-static double cheapest(const spec_list *list, const double *us,
-                       const double *last, int from, int to, double *cost)
+static double cheapest(const spec_list *list, const double *us, int from,
+                       int to, double *cost)
 {
     int n = list->count, changed = 1;
 
@@ -270,13 +270,12 @@ static void check_cheapest(int dims, const int *size, oar_shape shape,
 {
     oar_mesh *mesh = make_mesh(dims, size, latency, gb);
     oari_mover mover = { &mesh->grid, shape, 4 };
-    static double us[SPEC_LIST_MOST * SPEC_LIST_MOST],
-        last[SPEC_LIST_MOST * SPEC_LIST_MOST];
+    static double us[SPEC_LIST_MOST * SPEC_LIST_MOST];
     static double cost[SPEC_LIST_MOST];
     spec_list list;
 
     spec_list_make(mesh, shape, 0, &list);
-    find_steps(&mover, &list, us, last);
+    find_steps(&mover, &list, us);
     for (int i = 0, n = 0; i < list.count; i++)
         for (int k = 0; k < list.count; k++) {
             const oari_move_path *path;
@@ -285,7 +284,7 @@ static void check_cheapest(int dims, const int *size, oar_shape shape,
             if (n++ % every != 0)
                 continue;
             path = oari_move_path_of(list.spec[i], list.spec[k], 4);
-            best = cheapest(&list, us, last, i, k, cost);
+            best = cheapest(&list, us, i, k, cost);
             if (path->us > best + 1e-6)
                 fail_msg("%s: %g us, but %g is possible", path->label, path->us,
                          best);
@@ -492,6 +491,47 @@ static void a_swap_is_one_exchange(void **state)
     }
 }
 
+/* Where quick links have the same parts, each gets a share of them over the slow
+ * ones, and they are gathered over the quick ones: the exchange is not last. */
+static void an_exchange_may_be_on_the_way(void **state)
+{
+    oar_placement cut[3] = { oar_placement_shard(0), oar_placement_shard(1),
+                             oar_placement_replicate() };
+    oar_placement swap[3] = { oar_placement_shard(1), oar_placement_shard(0),
+                              oar_placement_replicate() };
+    oar_mesh_opts o = oar_mesh_opts_init();
+    oar_move_plan plan = oar_move_plan_init();
+    oar_mesh *mesh;
+
+    o.latency_us = (double[]){ 20, 20, 0.5 };
+    o.gb_per_s = (double[]){ 1, 1, 100 };
+    OK(oar_mesh_create(NULL, 3, (int[]){ 2, 2, 8 }, NULL, &o, &mesh));
+    OK(oar_explain(oar_spec_of(mesh, 3, cut, OAR_SHAPE(800, 3200), NULL),
+                   oar_spec_of(mesh, 3, swap, OAR_SHAPE(800, 3200), NULL),
+                   OAR_F32, &plan));
+    assert_int_equal(plan.moves, 2);
+    assert_int_equal(plan.move[0].kind, OAR_COLL_ALL_TO_ALL);
+    assert_int_equal(plan.move[1].kind, OAR_COLL_ALL_GATHER);
+    assert_int_equal(plan.move[1].mesh_dim, 2);
+    oar_mesh_release(mesh);
+}
+
+/* A sum over a row is the collective of that name, not two. */
+static void what_one_collective_does_is_one_step(void **state)
+{
+    oar_mesh *mesh = make_mesh(1, (int[]){ 8 }, 5, 1);
+    oar_placement p = oar_placement_partial(OAR_REDUCE_OP_SUM);
+    oar_placement r = oar_placement_replicate();
+    oar_move_plan plan = oar_move_plan_init();
+
+    OK(oar_explain(oar_spec_of(mesh, 1, &p, OAR_SHAPE(501, 301), NULL),
+                   oar_spec_of(mesh, 1, &r, OAR_SHAPE(501, 301), NULL), OAR_F32,
+                   &plan));
+    assert_int_equal(plan.moves, 1);
+    assert_int_equal(plan.move[0].kind, OAR_COLL_ALL_REDUCE);
+    oar_mesh_release(mesh);
+}
+
 static void what_cannot_be_moved_is_not_explained(void **state)
 {
     oar_mesh *mesh = make_mesh(1, (int[]){ 2 }, 0, 0);
@@ -559,6 +599,8 @@ int main(void)
         cmocka_unit_test(specs_that_cannot_be_are_refused),
         cmocka_unit_test(a_plan_for_ten_thousand_ranks_is_explained),
         cmocka_unit_test(a_swap_is_one_exchange),
+        cmocka_unit_test(an_exchange_may_be_on_the_way),
+        cmocka_unit_test(what_one_collective_does_is_one_step),
         cmocka_unit_test(what_cannot_be_moved_is_not_explained),
         cmocka_unit_test(every_failing_allocation_is_reported),
     };

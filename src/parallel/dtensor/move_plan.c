@@ -2,301 +2,309 @@
 /* move_plan: the cheapest way from a layout to another.
  *
  * Layouts are the nodes of a graph, steps its edges: along one mesh dim to any
- * cut that can help, or at once to the target. Dijkstra's search finds the
- * cheapest way; what costs as much as a way that is known already is left out.
- * A node has one number for what each mesh dim does, and the order of the cuts.
- */
-#include "parallel/dtensor/move_plan.h"
-
+ * cut that can help, or by an exchange to any other layout. Dijkstra's search
+ * finds the cheapest way. Where there are too many layouts to list, an exchange
+ * leads to the target only, or to the target cut further, which is gathered
+ * afterwards.
+ *
+ * In the search a layout is a number for what each mesh dim does, and the order
+ * of the cuts, and a step costs what tables say. The steps of the way that is
+ * found come from move_step.c. */
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/status.h"
+#include "parallel/dtensor/move_search.h"
 
-enum {
-    MOST_CUTS = 13, /* of a mesh dim: R, from, to, nine shards, spare */
-    MOST_NODES = 500,
-    MOST_LOOKS = 160, /* nodes whose edges are followed */
-    HASH = 1024,
-    FEW_DIMS = 3 /* up to so many dims of a tensor, any may be cut on the way */
-};
-
-typedef struct node {
-    uint64_t key;
-    double us;
-    int before; /* the node it is reached from; -1: the first */
-    int done, depth;
-    oari_move_step step; /* that leads to it */
-} node;
-
-typedef struct search {
-    const oari_mover *mover;
-    const oari_cuts *to;
-    int cuts[OAR_MESH_DIMS];
-    oari_cut cut[OAR_MESH_DIMS][MOST_CUTS];
-    int target; /* its node, or -1 */
-    int nodes;
-    node node[MOST_NODES];
-    short slot[HASH]; /* a node's number + 1 */
-} search;
-
-/* ---- what may stand on the way ------------------------------------------- */
-
-static void offer_cut(search *s, int mesh_dim, oari_cut cut)
-{
-    for (int i = 0; i < s->cuts[mesh_dim]; i++)
-        if (oari_cut_same(&s->cut[mesh_dim][i], &cut))
-            return;
-    s->cut[mesh_dim][s->cuts[mesh_dim]++] = cut;
-}
-
-/* Returns the tensor dim that a mesh dim cuts into the smallest parts. */
-static int best_dim(oar_shape shape, int parts)
-{
-    double least = 2;
-    int best = 0;
-
-    for (int d = 0; d < shape.ndim; d++) {
-        int64_t length = shape.dim[d] > 0 ? shape.dim[d] : 1;
-        int64_t part = (length + parts - 1) / parts;
-        double share = (double)part / (double)length;
-
-        if (share < least) {
-            least = share;
-            best = d;
-        }
-    }
-    return best;
-}
-
-/* Lists what each mesh dim may do: nothing, what it does at either end, and
- * shards, which make what others move smaller. Of many dims those that either
- * end cuts, the first, whose parts lie in one piece, and the one with the
- * smallest parts. */
-static void offer_cuts(search *s, const oari_cuts *from)
-{
-    oar_shape shape = s->mover->shape;
-    int dims = s->mover->grid->dims;
-    int flat = oari_cuts_has(from, dims, OAR_FLAT) ||
-               oari_cuts_has(s->to, dims, OAR_FLAT);
-
-    for (int m = 0; m < dims; m++) {
-        offer_cut(s, m, (oari_cut){ .kind = OAR_REPLICATE });
-        offer_cut(s, m, from->on[m]);
-        offer_cut(s, m, s->to->on[m]);
-        if (flat)
-            offer_cut(s, m, (oari_cut){ .kind = OAR_FLAT });
-        for (int d = 0; d < shape.ndim; d++) {
-            int wanted = shape.ndim <= FEW_DIMS || d == 0 ||
-                         d == best_dim(shape, s->mover->grid->size[m]);
-            for (int k = 0; k < dims; k++)
-                wanted |=
-                    (from->on[k].kind == OAR_SHARD && from->on[k].dim == d) ||
-                    (s->to->on[k].kind == OAR_SHARD && s->to->on[k].dim == d);
-            if (wanted)
-                offer_cut(s, m, (oari_cut){ .kind = OAR_SHARD, .dim = d });
-        }
-    }
-}
-
-/* ---- nodes --------------------------------------------------------------- */
-
-static uint64_t key_of(const search *s, const oari_cuts *layout)
-{
-    uint64_t key = 0;
-
-    for (int m = 0; m < s->mover->grid->dims; m++) {
-        int i = 0;
-        while (i < s->cuts[m] && !oari_cut_same(&s->cut[m][i], &layout->on[m]))
-            i++;
-        key = key << 8 | (unsigned)i << 4 | (unsigned)layout->order[m];
-    }
-    return key;
-}
-
-/* Returns the node of a key, a new one if need be; -1 if there is no room. */
-static int find_node(search *s, uint64_t key)
-{
-    uint64_t at = (key * 0x9e3779b97f4a7c15u) >> 54;
-
-    for (;; at = (at + 1) % HASH) {
-        int i = s->slot[at] - 1;
-
-        if (i >= 0 && s->node[i].key == key)
-            return i;
-        if (i >= 0)
-            continue;
-        if (s->nodes == MOST_NODES)
-            return -1;
-        s->slot[at] = (short)(s->nodes + 1);
-        s->node[s->nodes].key = key;
-        s->node[s->nodes].us = -1;
-        s->node[s->nodes].done = 0;
-        return s->nodes++;
-    }
-}
+/* ---- steps --------------------------------------------------------------- */
 
 /* Reaches a node by a step, if that is cheaper than what is known. */
-static void reach(search *s, int before, const oari_move_step *step)
+static void reach(oari_move_search *s, int before, int reached, double us,
+                  int mesh_dim)
 {
-    double us = s->node[before].us + step->us;
-    int reached;
-    node *n;
+    oari_move_node *n = &s->node[reached];
 
-    if (s->target >= 0 && us >= s->node[s->target].us)
+    us += s->node[before].us;
+    if ((n->us >= 0 && n->us <= us) || s->node[before].depth == OAR_MOVES)
         return;
-    if (s->node[before].depth == OAR_MOVES)
+    if (s->node[s->target].us >= 0 && us + n->rest_us >= s->node[s->target].us)
         return;
-    reached = find_node(s, key_of(s, &step->after));
-    if (reached < 0)
-        return;
-    n = &s->node[reached];
-    if (n->us >= 0 && n->us <= us)
-        return;
+    if (!n->is_open)
+        s->opened[s->open++] = reached;
+    n->is_open = 1;
     n->us = us;
     n->before = before;
     n->depth = s->node[before].depth + 1;
-    n->step = *step;
-    if (oari_cuts_same(&step->after, s->to, s->mover->grid->dims))
-        s->target = reached;
+    n->exchanged = mesh_dim < 0;
+    n->mesh_dim = mesh_dim;
 }
 
-/* Gives the target as a layout that is partial now can be exchanged to: what is
- * partial stays so, and what shall be partial is replicated. Returns 0 if there
- * is none: a cut that is left out is not the innermost one. */
-static int exchange_target(const search *s, const oari_cuts *now, oari_cuts *to)
+static void exchange(oari_move_search *s, int at, int to)
 {
-    int dims = s->mover->grid->dims;
+    const oari_move_node *a = &s->node[at], *b = &s->node[to];
+    unsigned moved = 0;
 
-    *to = *s->to;
-    for (int i = dims - 1; i >= 0; i--) { /* innermost first */
-        int m = s->to->order[i];
+    if (a->partial != b->partial || b->done || at == to)
+        return;
+    for (int m = 0; m < s->dims; m++)
+        moved |= (unsigned)(a->chain[m] != 0 && a->chain[m] != b->chain[m])
+                 << m;
+    reach(s, at, to, s->exchange[moved].us + b->bytes * s->exchange[moved].byte,
+          -1);
+}
 
-        if (now->on[m].kind != OAR_PARTIAL && to->on[m].kind != OAR_PARTIAL)
+/* Returns what the step along a mesh dim to another cut costs, and below 0 if
+ * there is none. bytes: before and after. */
+static double price_along(const oari_move_search *s, int m, int from, int to,
+                          double before, double after)
+{
+    const oari_cut *a = &s->cut[m][from], *b = &s->cut[m][to];
+    double us = s->step_us + s->gather[m].us;
+
+    if (from == to)
+        return -1;
+    if (b->kind == OAR_PARTIAL && a->kind != OAR_REPLICATE &&
+        (!oari_cut_splits(a) || b->op != OAR_REDUCE_OP_SUM))
+        return -1;
+    if (s->mover->grid->size[m] == 1 || b->kind == OAR_PARTIAL ||
+        a->kind == OAR_REPLICATE)
+        return s->step_us + after * s->copy;
+    if (a->kind == OAR_PARTIAL && b->kind == OAR_REPLICATE)
+        return us + s->gather[m].us + after * 2 * s->gather[m].byte;
+    if (a->kind == OAR_PARTIAL)
+        return us + before * (s->gather[m].byte +
+                              (s->one_piece[m][to] ? 0 : s->copy));
+    if (b->kind == OAR_REPLICATE)
+        return us + after * (s->gather[m].byte +
+                             (s->one_piece[m][from] ? 0 : s->copy));
+    return s->exchange[1u << m].us + after * s->exchange[1u << m].byte;
+}
+
+static void follow_along(oari_move_search *s, int at, int m)
+{
+    const oari_layout_code now = s->node[at].layout;
+    double limit = s->node[s->target].us, least = s->node[at].us + s->step_us;
+
+    if (oari_cut_on(s, &now, m)->kind != OAR_REPLICATE &&
+        s->to->on[m].kind != OAR_PARTIAL)
+        least += s->gather[m].us;
+    if (limit >= 0 && least >= limit)
+        return;
+    if (oari_cut_splits(oari_cut_on(s, &now, m)) &&
+        !oari_code_is_innermost(s, &now, m))
+        return;
+    for (int i = 0; i < s->cuts[m]; i++) {
+        oari_layout_code after = now;
+        double us;
+        int to;
+
+        if (i == now.is.cut[m] ||
+            (limit >= 0 && i != s->node[s->target].layout.is.cut[m] &&
+             least + s->last_us >= limit) ||
+            (s->cut[m][i].kind == OAR_PARTIAL &&
+             !oari_cut_same(&s->cut[m][i], &s->to->on[m])) ||
+            !oari_put_cut(s, &after, m, i))
             continue;
-        if (oari_cut_splits(&to->on[m]) && !oari_cuts_is_innermost(to, dims, m))
-            return 0;
-        to->on[m] = now->on[m].kind == OAR_PARTIAL
-                        ? now->on[m]
-                        : (oari_cut){ .kind = OAR_REPLICATE };
+        to = oari_find_node(s, after);
+        if (to < 0)
+            continue;
+        us = price_along(s, m, now.is.cut[m], i, s->node[at].bytes,
+                         s->node[to].bytes);
+        if (us >= 0)
+            reach(s, at, to, us, m);
     }
-    oari_cuts_sort(to, dims);
+}
+
+/* Gives the target as a layout can be exchanged to: what is partial stays so,
+ * and what shall be partial is replicated. keep: what the target does not cut
+ * stays cut. Returns 0 if there is none: a cut that is left out is not the
+ * innermost one. */
+static int exchange_target(const oari_move_search *s,
+                           const oari_layout_code *now, int keep,
+                           oari_layout_code *to)
+{
+    oari_layout_code end = s->node[s->target].layout;
+
+    to->key = 0;
+    oari_code_set_order(to);
+    for (int i = 0; i < s->dims; i++) {
+        int m = end.is.order[i];
+        const oari_cut *cut = oari_cut_on(s, &end, m);
+
+        if (oari_cut_on(s, now, m)->kind == OAR_PARTIAL) {
+            if (oari_cut_splits(cut) && !oari_code_is_innermost(s, &end, m))
+                return 0;
+            to->is.cut[m] = now->is.cut[m];
+        } else if (oari_cut_splits(cut) &&
+                   !oari_put_cut(s, to, m, end.is.cut[m])) {
+            return 0;
+        }
+    }
+    for (int i = 0; i < s->dims && keep; i++) {
+        int m = now->is.order[i];
+
+        if (oari_cut_splits(oari_cut_on(s, now, m)) &&
+            !oari_cut_splits(oari_cut_on(s, &end, m)) &&
+            !oari_put_cut(s, to, m, now->is.cut[m]))
+            return 0;
+    }
     return 1;
 }
 
-static void follow_edges(search *s, int at)
+static void follow_edges(oari_move_search *s, int at)
 {
-    oari_cuts now = s->node[at].step.after, to;
-    oari_move_step step;
+    oari_layout_code to;
 
-    if (exchange_target(s, &now, &to) &&
-        !oari_cuts_same(&now, &to, s->mover->grid->dims) &&
-        oari_move_exchange(s->mover, &now, &to, &step))
-        reach(s, at, &step);
-    for (int m = 0; m < s->mover->grid->dims; m++)
-        for (int i = 0; i < s->cuts[m]; i++) {
-            const oari_cut *cut = &s->cut[m][i];
+    for (int m = 0; m < s->dims; m++)
+        follow_along(s, at, m);
+    for (int i = s->listed ? s->first[s->node[at].partial] : -1; i >= 0;
+         i = s->node[i].next)
+        exchange(s, at, i);
+    for (int keep = 0; keep < 2 && !s->listed; keep++)
+        if (exchange_target(s, &s->node[at].layout, keep, &to)) {
+            int reached = oari_find_node(s, to);
 
-            if (cut->kind == OAR_PARTIAL && !oari_cut_same(cut, &s->to->on[m]))
-                continue;
-            if (oari_move_along(s->mover, &now, m, cut, &step))
-                reach(s, at, &step);
+            if (reached >= 0)
+                exchange(s, at, reached);
         }
 }
 
-/* Returns the cheapest node whose edges were not followed; -1 if it costs as
- * much as the target. */
-static int next_node(const search *s)
+/* Takes the cheapest node whose edges were not followed; -1 if no way through
+ * one of them is cheaper than the one that is known. */
+static int next_node(oari_move_search *s)
 {
-    int next = -1;
+    double most = s->node[s->target].us;
+    int next = -1, kept = 0;
 
-    for (int i = 0; i < s->nodes; i++)
-        if (!s->node[i].done && (next < 0 || s->node[i].us < s->node[next].us))
-            next = i;
-    if (next >= 0 && s->target >= 0 &&
-        s->node[next].us >= s->node[s->target].us)
+    for (int i = 0; i < s->open; i++) {
+        oari_move_node *n = &s->node[s->opened[i]];
+
+        n->is_open = s->node[s->target].us < 0 ||
+                     n->us + n->rest_us < s->node[s->target].us;
+        if (!n->is_open)
+            continue;
+        s->opened[kept++] = s->opened[i];
+        if (next < 0 || n->us < most) {
+            next = kept - 1;
+            most = n->us;
+        }
+    }
+    s->open = kept;
+    if (next < 0)
         return -1;
-    return next;
+    kept = s->opened[next];
+    s->opened[next] = s->opened[--s->open];
+    return kept;
 }
 
 /* ---- planning ------------------------------------------------------------ */
 
-static int write_steps(const search *s, oari_move_step *step)
+/* Reduces what is partial, exchanges, and makes partial what shall be: a way
+ * that there always is. */
+static void go_straight(oari_move_search *s, int at)
+{
+    oari_layout_code now = s->node[at].layout, to;
+    int next;
+
+    for (int stage = 0; stage < 2; stage++) {
+        for (int m = 0; m < s->dims; m++) {
+            int end = s->node[s->target].layout.is.cut[m];
+            int partial = oari_cut_on(s, &now, m)->kind == OAR_PARTIAL;
+            int wanted = s->to->on[m].kind == OAR_PARTIAL;
+
+            if (now.is.cut[m] == end || (stage == 0 ? !partial : !wanted))
+                continue;
+            to = now;
+            if (!oari_put_cut(s, &to, m, stage == 0 ? 0 : end) ||
+                (next = oari_find_node(s, to)) < 0)
+                return;
+            reach(s, at, next,
+                  price_along(s, m, now.is.cut[m], to.is.cut[m],
+                              s->node[at].bytes, s->node[next].bytes),
+                  m);
+            at = next;
+            now = to;
+        }
+        if (stage == 0 && exchange_target(s, &now, 0, &to) &&
+            to.key != now.key && (next = oari_find_node(s, to)) >= 0) {
+            exchange(s, at, next);
+            at = next;
+            now = to;
+        }
+    }
+}
+
+static void set_prices(oari_move_search *s)
+{
+    const oari_grid *grid = s->mover->grid;
+    double least;
+
+    s->step_us = oari_move_least_us;
+    s->copy = 1 / oari_move_copied_in_us;
+    for (int m = 0; m < s->dims; m++)
+        oari_move_price_gather(grid, m, &s->gather[m].us, &s->gather[m].byte);
+    least = s->copy;
+    for (int m = 0; m < s->dims; m++)
+        if (grid->size[m] > 1 && s->gather[m].byte < least)
+            least = s->gather[m].byte;
+    s->last_us = s->step_us + least * oari_move_bytes(s->mover, s->to);
+    for (unsigned mask = 0; mask < 1u << s->dims; mask++)
+        oari_move_price_exchange(grid, mask, &s->exchange[mask].us,
+                                 &s->exchange[mask].byte);
+}
+
+static void run_search(oari_move_search *s, const oari_cuts *from)
+{
+    oari_layout_code replicated = { .key = 0 };
+    int start, looks = 0, all = 1, at;
+
+    memset(s->cuts, 0, sizeof s->cuts);
+    memset(s->slot, 0, sizeof s->slot);
+    memset(s->first, -1, sizeof s->first);
+    s->nodes = s->open = 0;
+    oari_offer_cuts(s, from);
+    set_prices(s);
+    start = oari_find_node(s, oari_code_of_layout(s, from));
+    s->target = oari_find_node(s, oari_code_of_layout(s, s->to));
+    s->node[start].us = 0;
+    s->opened[s->open++] = start;
+    go_straight(s, start);
+    oari_code_set_order(&replicated);
+    for (int m = 0; m < s->dims; m++)
+        all *= s->cuts[m];
+    s->listed = all <= OARI_SEARCH_LISTED &&
+                oari_list_layouts(s, replicated, (1u << s->dims) - 1);
+    while ((at = next_node(s)) >= 0 &&
+           (s->listed || looks++ < OARI_SEARCH_LOOKS)) {
+        s->node[at].done = 1;
+        follow_edges(s, at);
+    }
+}
+
+/* Writes the steps of the way that was found. */
+static int write_steps(const oari_move_search *s, oari_move_step *step)
 {
     int steps = s->node[s->target].depth;
 
     for (int at = s->target, i = steps - 1; i >= 0; i--) {
-        step[i] = s->node[at].step;
-        at = s->node[at].before;
+        const oari_move_node *n = &s->node[at], *before = &s->node[n->before];
+        oari_cuts from = oari_layout_of_code(s, &before->layout);
+        oari_cuts to = oari_layout_of_code(s, &n->layout);
+
+        if (n->exchanged)
+            oari_move_exchange(s->mover, &from, &to, &step[i]);
+        else
+            oari_move_along(s->mover, &from, n->mesh_dim, &to.on[n->mesh_dim],
+                            &step[i]);
+        at = n->before;
     }
     return steps;
-}
-
-/* Takes a step that must be possible, if it is. Returns where it leads. */
-static int take(search *s, int at, int possible, const oari_move_step *step)
-{
-    if (!possible)
-        return at;
-    reach(s, at, step);
-    return find_node(s, key_of(s, &step->after));
-}
-
-/* Reduces what is partial, exchanges, and makes partial what shall be: a way
- * that there always is. */
-static void go_straight(search *s, int at)
-{
-    const oari_cut replicate = { .kind = OAR_REPLICATE };
-    int dims = s->mover->grid->dims, possible;
-    oari_cuts now = s->node[at].step.after, to;
-    oari_move_step step;
-
-    for (int m = 0; m < dims; m++) {
-        if (now.on[m].kind != OAR_PARTIAL ||
-            oari_cut_same(&now.on[m], &s->to->on[m]))
-            continue;
-        possible = oari_move_along(s->mover, &now, m, &replicate, &step);
-        at = take(s, at, possible, &step);
-        now = s->node[at].step.after;
-    }
-    if (exchange_target(s, &now, &to) && !oari_cuts_same(&now, &to, dims)) {
-        possible = oari_move_exchange(s->mover, &now, &to, &step);
-        at = take(s, at, possible, &step);
-    }
-    for (int m = 0; m < dims; m++) {
-        now = s->node[at].step.after;
-        if (s->to->on[m].kind != OAR_PARTIAL || now.on[m].kind == OAR_PARTIAL)
-            continue;
-        possible = oari_move_along(s->mover, &now, m, &s->to->on[m], &step);
-        at = take(s, at, possible, &step);
-    }
-}
-
-static void run_search(search *s, const oari_cuts *from)
-{
-    int looks = 0, at;
-
-    memset(s->cuts, 0, sizeof s->cuts);
-    memset(s->slot, 0, sizeof s->slot);
-    s->nodes = 0;
-    s->target = -1;
-    offer_cuts(s, from);
-    at = find_node(s, key_of(s, from));
-    s->node[at].us = 0;
-    s->node[at].before = -1;
-    s->node[at].depth = 0;
-    s->node[at].step.after = *from;
-    go_straight(s, at);
-    for (; (at = next_node(s)) >= 0 && looks < MOST_LOOKS; looks++) {
-        s->node[at].done = 1;
-        follow_edges(s, at);
-    }
 }
 
 oar_status oari_plan_move(const oari_mover *mover, const oari_cuts *from,
                           const oari_cuts *to, oari_move_step step[OAR_MOVES],
                           int *steps)
 {
-    search *s;
+    oari_move_search *s;
 
     *steps = 0;
     if (oari_cuts_same(from, to, mover->grid->dims))
@@ -306,86 +314,9 @@ oar_status oari_plan_move(const oari_mover *mover, const oari_cuts *from,
         return OAR_E_NOMEM;
     s->mover = mover;
     s->to = to;
+    s->dims = mover->grid->dims;
     run_search(s, from);
     *steps = write_steps(s, step);
     oari_free(s);
     return OAR_OK;
-}
-
-/* ---- paths that a mesh keeps --------------------------------------------- */
-
-void oari_move_paths_free(oari_move_path *path)
-{
-    while (path != NULL) {
-        oari_move_path *next = path->next;
-        oari_free(path);
-        path = next;
-    }
-}
-
-/* Writes "redistribute [5, 3] S(0) R to R R". Returns its length. */
-static size_t write_label(const oar_spec *from, const oar_spec *to, char *text,
-                          size_t bytes)
-{
-    const oari_grid *grid = &from->mesh->grid;
-    size_t at = oari_spec_text_add(text, bytes, 0, "redistribute %s ",
-                                   oari_box_shape_text(from->shape).text);
-
-    at = oari_cuts_text(grid, &from->layout, text, bytes, at);
-    at = oari_spec_text_add(text, bytes, at, " to ");
-    return oari_cuts_text(grid, &to->layout, text, bytes, at);
-}
-
-static oari_move_path *plan_path(const oar_spec *from, const oar_spec *to,
-                                 size_t element)
-{
-    oari_mover mover = { &from->mesh->grid, from->shape, element };
-    oari_move_step step[OAR_MOVES];
-    size_t bytes, label = write_label(from, to, NULL, 0) + 1;
-    oari_move_path *path;
-    int steps;
-
-    if (oari_plan_move(&mover, &from->layout, &to->layout, step, &steps) !=
-        OAR_OK)
-        return NULL;
-    bytes = (size_t)steps * sizeof *step;
-    path = oari_alloc(1, sizeof *path + bytes + label);
-    if (path == NULL)
-        return NULL;
-    path->from = from;
-    path->to = to;
-    path->element = element;
-    path->key = (from->hash * 3 + to->hash + element) | 1;
-    path->steps = steps;
-    memcpy(path->step, step, bytes);
-    path->label = (char *)path->step + bytes;
-    write_label(from, to, path->label, label);
-    for (int i = 0; i < steps; i++)
-        path->us += step[i].us;
-    return path;
-}
-
-oari_move_path *oari_move_path_of(const oar_spec *from, const oar_spec *to,
-                                  size_t element)
-{
-    size_t at = (from->hash * 7 + to->hash + element) % OARI_SPEC_ROWS;
-    oar_mesh *mesh = from->mesh;
-    oari_spec_table *table;
-    oari_move_path *path;
-
-    pthread_mutex_lock(&mesh->lock);
-    table = oari_spec_table_of(mesh); /* there is one, of these specs */
-    path = table->path[at];
-    while (path != NULL &&
-           (path->from != from || path->to != to || path->element != element))
-        path = path->next;
-    if (path == NULL) {
-        path = plan_path(from, to, element);
-        if (path != NULL) {
-            path->next = table->path[at];
-            table->path[at] = path;
-        }
-    }
-    pthread_mutex_unlock(&mesh->lock);
-    return path;
 }

@@ -30,6 +30,26 @@ typedef struct oari_mover {
     size_t element; /* bytes */
 } oari_mover;
 
+/* Bytes that memory copies in a microsecond, and what a step costs a rank even
+ * if it sends nothing. */
+extern const double oari_move_copied_in_us, oari_move_least_us;
+
+/* Returns the bytes of the largest part. */
+double oari_move_bytes(const oari_mover *mover, const oari_cuts *layout);
+
+/* Whether the parts along a cut lie one behind the other in what they are parts
+ * of. */
+int oari_move_in_one_piece(const oari_mover *mover, const oari_cut *cut);
+
+/* Gives what a gather along a mesh dim costs, and for each byte of the result.
+ */
+void oari_move_price_gather(const oari_grid *grid, int mesh_dim, double *us,
+                            double *byte);
+/* The same of an exchange along several, as bits, with what a step costs at
+ * least. */
+void oari_move_price_exchange(const oari_grid *grid, unsigned along, double *us,
+                              double *byte);
+
 /* Gives the step that puts another cut on one mesh dim, which must be the
  * innermost of its tensor dim. Returns 0 if no step does that. */
 int oari_move_along(const oari_mover *mover, const oari_cuts *from,

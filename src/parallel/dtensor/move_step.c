@@ -6,9 +6,7 @@
  * the same plan: costs depend on sizes and the mesh's figures only. */
 #include "parallel/dtensor/move_plan.h"
 
-/* Bytes that memory copies in a microsecond, and what a step costs a rank even
- * if it sends nothing. */
-static const double copied_in_us = 8000, least_us = 0.05;
+const double oari_move_copied_in_us = 8000, oari_move_least_us = 0.05;
 
 static int ceil_log2(int64_t n)
 {
@@ -19,15 +17,13 @@ static int ceil_log2(int64_t n)
     return log;
 }
 
-static double bytes_of(const oari_mover *mover, const oari_cuts *layout)
+double oari_move_bytes(const oari_mover *mover, const oari_cuts *layout)
 {
     return (double)oari_cuts_largest(mover->grid, mover->shape, layout) *
            (double)mover->element;
 }
 
-/* Whether the parts along a cut lie one behind the other in what they are
- * parts of. */
-static int in_one_piece(const oari_mover *mover, const oari_cut *cut)
+int oari_move_in_one_piece(const oari_mover *mover, const oari_cut *cut)
 {
     for (int d = 0; cut->kind == OAR_SHARD && d < cut->dim; d++)
         if (mover->shape.dim[d] > 1)
@@ -74,13 +70,34 @@ static int step_kind(const oari_cut *from, const oari_cut *to,
     return !oari_cut_same(from, to);
 }
 
-static double exchange_us(const oari_mover *mover, int64_t ranks,
-                          double latency, double gb, double bytes)
+void oari_move_price_gather(const oari_grid *grid, int mesh_dim, double *us,
+                            double *byte)
 {
-    double received = bytes * (double)(ranks - 1) / (double)ranks;
+    int n = grid->size[mesh_dim];
 
-    return (ceil_log2(ranks) + (double)(ranks - 1) / 8) * latency +
-           received / (gb * 1000) + 2 * received / copied_in_us;
+    *us = ceil_log2(n) * grid->latency_us[mesh_dim];
+    *byte = (double)(n - 1) / n / (grid->gb_per_s[mesh_dim] * 1000);
+}
+
+void oari_move_price_exchange(const oari_grid *grid, unsigned along, double *us,
+                              double *byte)
+{
+    double latency = 0, gb = 0, ranks = 1, others;
+
+    for (int m = 0; m < grid->dims; m++) {
+        if (!(along >> m & 1) || grid->size[m] == 1)
+            continue;
+        latency = grid->latency_us[m] > latency ? grid->latency_us[m] : latency;
+        gb = gb == 0 || grid->gb_per_s[m] < gb ? grid->gb_per_s[m] : gb;
+        ranks *= grid->size[m];
+    }
+    *us = oari_move_least_us;
+    *byte = 1 / oari_move_copied_in_us;
+    if (gb == 0) /* each rank cuts what it has */
+        return;
+    others = (ranks - 1) / ranks;
+    *us += (ceil_log2((int64_t)ranks) + (ranks - 1) / 8) * latency;
+    *byte = others / (gb * 1000) + 2 * others / oari_move_copied_in_us;
 }
 
 /* What the step along a mesh dim costs; before and after: bytes. */
@@ -88,26 +105,27 @@ static double cost_along(const oari_mover *mover, int mesh_dim,
                          const oari_cut *from, const oari_move_step *step,
                          double before, double after)
 {
-    double latency = mover->grid->latency_us[mesh_dim];
-    double gb = mover->grid->gb_per_s[mesh_dim];
-    int n = mover->grid->size[mesh_dim], rounds = ceil_log2(n);
     const oari_cut *to = &step->after.on[mesh_dim];
-    double others = (double)(n - 1) / n / (gb * 1000); /* us for each byte */
+    double copy = 1 / oari_move_copied_in_us, us, byte;
 
+    oari_move_price_gather(mover->grid, mesh_dim, &us, &byte);
     switch (step->kind) {
     case OARI_MOVE_CUT:
-    case OARI_MOVE_FILL: return after / copied_in_us;
+    case OARI_MOVE_FILL: return oari_move_least_us + after * copy;
     case OARI_MOVE_GATHER:
-        return rounds * latency + after * others +
-               (in_one_piece(mover, from) ? 0 : after / copied_in_us);
+        if (!oari_move_in_one_piece(mover, from))
+            byte += copy;
+        return oari_move_least_us + us + after * byte;
     case OARI_MOVE_REDUCE:
-        return 2 * rounds * latency + 2 * after * others + after / copied_in_us;
+        return oari_move_least_us + 2 * us + after * 2 * byte;
     case OARI_MOVE_REDUCE_SCATTER:
-        return rounds * latency + before * others +
-               (in_one_piece(mover, to) ? 0 : before / copied_in_us);
+        if (!oari_move_in_one_piece(mover, to))
+            byte += copy;
+        return oari_move_least_us + us + before * byte;
     case OARI_MOVE_EXCHANGE: break;
     }
-    return exchange_us(mover, n, latency, gb, after);
+    oari_move_price_exchange(mover->grid, 1u << mesh_dim, &us, &byte);
+    return us + after * byte;
 }
 
 int oari_move_along(const oari_mover *mover, const oari_cuts *from,
@@ -126,8 +144,8 @@ int oari_move_along(const oari_mover *mover, const oari_cuts *from,
     if (mover->grid->size[mesh_dim] == 1)
         step->kind = OARI_MOVE_CUT;
     step->us =
-        least_us + cost_along(mover, mesh_dim, old, step, bytes_of(mover, from),
-                              bytes_of(mover, &step->after));
+        cost_along(mover, mesh_dim, old, step, oari_move_bytes(mover, from),
+                   oari_move_bytes(mover, &step->after));
     return 1;
 }
 
@@ -147,25 +165,18 @@ int oari_move_exchange(const oari_mover *mover, const oari_cuts *from,
 {
     const oari_grid *grid = mover->grid;
     unsigned moved = oari_cuts_moved_dims(from, to, grid->dims);
-    double latency = 0, gb = 0, after = bytes_of(mover, to);
-    int64_t ranks = 1;
+    double us, byte;
     int dims = 0;
 
     if (!same_partials(from, to, grid->dims))
         return 0;
     step->mesh_dim = -1;
-    for (int m = 0; m < grid->dims; m++) {
-        if (!(moved >> m & 1) || grid->size[m] == 1)
-            continue;
-        ranks *= grid->size[m];
-        latency = grid->latency_us[m] > latency ? grid->latency_us[m] : latency;
-        gb = dims == 0 || grid->gb_per_s[m] < gb ? grid->gb_per_s[m] : gb;
-        step->mesh_dim = dims++ == 0 ? m : -1;
-    }
+    for (int m = 0; m < grid->dims; m++)
+        if ((moved >> m & 1) && grid->size[m] > 1)
+            step->mesh_dim = dims++ == 0 ? m : -1;
     step->kind = dims > 0 ? OARI_MOVE_EXCHANGE : OARI_MOVE_CUT;
     step->after = *to;
-    step->us =
-        least_us + (dims > 0 ? exchange_us(mover, ranks, latency, gb, after)
-                             : after / copied_in_us);
+    oari_move_price_exchange(grid, moved, &us, &byte);
+    step->us = us + oari_move_bytes(mover, to) * byte;
     return 1;
 }
