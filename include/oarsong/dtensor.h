@@ -188,6 +188,29 @@ OAR_API oar_dtensor oar_dtensor_scatter_at(const char *file, int line,
                                            oar_dtype dtype,
                                            const oar_spec *spec, int root);
 
+/* Make the numbers of the whole, of which each rank makes its part: those of
+ * oar_full, oar_uniform and oar_normal on one rank, whatever the cut. Nothing
+ * is sent, so all ranks give the same arguments. What is partial is kept as
+ * oar_redistribute keeps it. tape as in tensor.h. */
+OAR_API oar_dtensor oar_dtensor_zeros(oar_tape *tape, oar_dtype dtype,
+                                      const oar_spec *spec);
+OAR_API oar_dtensor oar_dtensor_ones(oar_tape *tape, oar_dtype dtype,
+                                     const oar_spec *spec);
+OAR_API oar_dtensor oar_dtensor_full(oar_tape *tape, oar_dtype dtype,
+                                     const oar_spec *spec, double value);
+OAR_API oar_dtensor oar_dtensor_uniform(oar_tape *tape, oar_dtype dtype,
+                                        const oar_spec *spec, uint64_t seed,
+                                        double low, double high);
+OAR_API oar_dtensor oar_dtensor_normal(oar_tape *tape, oar_dtype dtype,
+                                       const oar_spec *spec, uint64_t seed,
+                                       double mean, double deviation);
+/* The same of a lazy tensor (oar_lazy) of the whole, a parameter of a model,
+ * say, which stays lazy. OAR_E_SHAPE if it has not the spec's shape,
+ * OAR_E_STATE if it is not lazy. */
+OAR_API oar_dtensor oar_dtensor_from_lazy(oar_tape *tape,
+                                          const oar_tensor *lazy,
+                                          const oar_spec *spec);
+
 typedef struct oar_redistribute_opts {
     size_t size;
     uint64_t most_bytes; /* that any rank may receive: a plan with more is
