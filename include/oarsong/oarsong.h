@@ -48,6 +48,7 @@
 #include <oarsong/mesh.h>
 #include <oarsong/dtensor.h>
 #include <oarsong/schedule.h>
+#include <oarsong/pipeline.h>
 #include <oarsong/fsdp.h>
 #include <oarsong/tensor_parallel.h>
 #include <oarsong/shards.h>

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pipeline.h: trains a model whose stages are on several ranks, as a schedule
+ * says.
+ *
+ *     oar_schedule_make(OAR_SCHEDULE_1F1B, 4, 16, NULL, &schedule);
+ *     oar_stage stage = oar_stage_init();
+ *     stage.index = rank;
+ *     stage.module = my_part;                    any module, or a function
+ *     oar_pipeline_create(group, schedule, 1, &stage,
+ *                         OAR_OPTS(oar_pipeline_opts, .loss = my_loss), &pipe);
+ *     for (...) {
+ *         oar_pipeline_step(pipe, &batch, &result);      gradients are there
+ *         oar_optim_step(adam);
+ *         oar_optim_zero_grad(adam);
+ *     }
+ *
+ * A step runs this rank's row of the schedule: every micro-batch goes through
+ * this rank's stages, forward and backward, on a tape of its own. Gradients are
+ * added to what is there. They are those of the mean loss of the batch, bit for
+ * bit what one process gets that runs the micro-batches one after the other,
+ * if the schedule is `ascending` (schedule.h; all that are made are). The seed
+ * of micro-batch m, from which its backward begins, is scale * weight[m] / (sum
+ * of weights).
+ *
+ * All ranks of the group make the same calls in the same order. A step begins
+ * with an exchange of a few bytes: what one rank cannot do, or ranks that do
+ * not mean the same, fails on all of them before anything runs, and the
+ * pipeline goes on. A failure in the middle of a step (of a stage, of memory,
+ * of a rank) ends it on all ranks, with an error that names stage, action and
+ * micro-batch. That pipeline is over then: its calls are OAR_E_STATE, and
+ * gradients are undefined. The group it was made of goes on: make another.
+ *
+ * Clip gradients and step with a loss scaler over the ranks by parallel.h.
+ *
+ * Threads: one pipeline by one thread at a time.
+ */
+#ifndef OARSONG_PIPELINE_H
+#define OARSONG_PIPELINE_H
+
+#include <oarsong/group.h>
+#include <oarsong/module.h>
+#include <oarsong/schedule.h>
+
+OAR_BEGIN_DECLS
+
+typedef struct oar_pipeline oar_pipeline;
+
+/* ---- stages -------------------------------------------------------------- */
+
+enum { OAR_STAGE_TENSORS = 8 }; /* most inputs of a stage, and most outputs */
+
+/* The forward of a stage that is no module. `in` are its inputs, and results
+ * go to `out`, as tensors of the tape. micro is the micro-batch; -1 while
+ * shapes are found out, with inputs of zeros: then it must not change anything.
+ * A failure ends the step. */
+typedef oar_status (*oar_stage_fn)(void *arg, oar_tape *tape, int micro,
+                                   oar_tensor *const *in, oar_tensor **out);
+
+/* Where an input of a stage comes from: from an output of any stage before it.
+ */
+typedef struct oar_stage_input {
+    int stage, output;
+} oar_stage_input;
+
+/* A stage of this rank. */
+typedef struct oar_stage {
+    size_t size;
+    int index;            /* of the stage in the schedule */
+    oar_module *module;   /* one tensor in, one out; or: */
+    oar_stage_fn forward; /* any function, which sees `arg` */
+    void *arg;
+    int inputs, outputs;          /* of a function; 0 means 1 */
+    const oar_stage_input *input; /* where each input comes from: skip
+                                     connections. NULL: input i is output i of
+                                     the stage before. Stage 0 has the batch's
+                                     inputs */
+    int recompute; /* of a module: keep its input only (oar_recompute) */
+} oar_stage;
+OAR_OPTS_INIT(oar_stage);
+
+/* Returns the loss of a micro-batch, a single number: the mean over its rows
+ * (or tokens). `out` are the outputs of the last stage; targets may be 0. NULL,
+ * with the last error set, ends the step. */
+typedef oar_tensor *(*oar_loss_fn)(void *arg, oar_tape *tape, int micro,
+                                   oar_tensor *const *out, int targets,
+                                   oar_tensor *const *target);
+
+/* ---- making -------------------------------------------------------------- */
+
+typedef struct oar_pipeline_opts {
+    size_t size;
+    oar_loss_fn loss; /* where the last stage is; other ranks need none */
+    void *loss_arg;
+    int equal; /* every micro-batch counts the same; else by its rows, or by
+                  the weights of the batch */
+    int64_t timeout_ms; /* of a wait for another rank; 0: the group's */
+} oar_pipeline_opts;
+OAR_OPTS_INIT(oar_pipeline_opts);
+
+/* Makes a pipeline of the stages that the schedule gives this rank. The
+ * schedule is checked first. A group of one runs all stages of a schedule for
+ * one rank. Keeps references to the schedule and to modules. Borrows the group,
+ * of which a duplicate is used, and what is behind `arg` and `loss_arg`. All
+ * ranks call it, and all fail if one does: OAR_E_MISMATCH if their schedules
+ * differ; OAR_E_ARG for a schedule that cannot run, a stage that is missing or
+ * not this rank's, or an input that no stage gives. */
+#define oar_pipeline_create(group, schedule, stages, stage, opts, pipeline) \
+    oar_pipeline_create_at(OAR_HERE, group, schedule, stages, stage, opts,  \
+                           pipeline)
+OAR_API oar_status oar_pipeline_create_at(const char *file, int line,
+                                          oar_group *group,
+                                          oar_schedule *schedule, int stages,
+                                          const oar_stage *stage,
+                                          const oar_pipeline_opts *opts,
+                                          oar_pipeline **pipeline);
+/* Frees it. Never needs a living peer. NULL is fine. */
+OAR_API void oar_pipeline_destroy(oar_pipeline *pipeline);
+
+/* ---- running ------------------------------------------------------------- */
+
+/* A batch: inputs on the rank of stage 0, targets and weights on that of the
+ * last stage. Tensors are cut along dim 0 into micro-batches of nearly the same
+ * number of rows, the first ones larger; or as `rows` says (where stage 0 is).
+ * Borrowed for the step. */
+typedef struct oar_pipeline_batch {
+    size_t size;
+    int inputs, targets;
+    oar_tensor *const *input;
+    oar_tensor *const *target;
+    const int64_t *rows;  /* of each micro-batch, at least 1; NULL: see above */
+    const double *weight; /* of each micro-batch: its tokens, say; NULL: its
+                             rows, or 1 if they are `equal` */
+    double scale;         /* of the loss, for half types (oar_scaler); 0: 1 */
+} oar_pipeline_batch;
+OAR_OPTS_INIT(oar_pipeline_batch);
+
+typedef struct oar_pipeline_result {
+    size_t size;
+    double loss;          /* the mean, not scaled, on every rank */
+    double weight;        /* the sum of the weights, on every rank */
+    const double *losses; /* of each micro-batch, where the last stage is, else
+                             NULL. Borrowed until the next step */
+} oar_pipeline_result;
+OAR_OPTS_INIT(oar_pipeline_result);
+
+/* Runs a batch forward and backward. Returns when this rank's row is done and
+ * all ranks have told that theirs is. result may be NULL.
+ *
+ * Inputs of a new shape are sent through all stages once before, one rank after
+ * the other, as zeros, with modules in evaluation mode and nothing recorded:
+ * so the shapes between stages are known. What does not fit fails on all ranks,
+ * before anything runs, with the stage named.
+ *
+ * A tensor of integers between stages is fine: no gradient is sent back. An
+ * input that backward leaves without a gradient counts as zeros. */
+#define oar_pipeline_step(pipeline, batch, result) \
+    oar_pipeline_step_at(OAR_HERE, pipeline, batch, result)
+OAR_API oar_status oar_pipeline_step_at(const char *file, int line,
+                                        oar_pipeline *pipeline,
+                                        const oar_pipeline_batch *batch,
+                                        oar_pipeline_result *result);
+
+OAR_END_DECLS
+
+#endif

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/pipeline/pipeline.h: the inside of a pipeline.
+ *
+ *   pipeline.c           making and freeing one
+ *   pipeline_wiring.c    which output goes to which stage
+ *   pipeline_flights.c   what a micro-batch in flight has
+ *   pipeline_shapes.c    shapes between stages, by a run with zeros
+ *   pipeline_messages.c  posting and waiting
+ *   pipeline_run.c       one action, and the row
+ *   pipeline_step.c      a step: batch, agreement, result
+ *
+ * A rank never waits for a send that its receiver may not have a receive for
+ * yet: the schedule's judge counts only waits for data. */
+#ifndef OARI_PARALLEL_PIPELINE_PIPELINE_H
+#define OARI_PARALLEL_PIPELINE_PIPELINE_H
+
+#include <oarsong/collective.h>
+#include <oarsong/p2p.h>
+#include <oarsong/pipeline.h>
+#include <oarsong/tape.h>
+
+#include "base/vec.h"
+
+enum { OARI_TENSORS = OAR_STAGE_TENSORS };
+
+/* Dtype and shape of a tensor between stages. */
+typedef struct oari_flow_spec {
+    oar_dtype dtype;
+    oar_shape shape;
+} oari_flow_spec;
+
+/* What all ranks know of a stage. from_stage is -1 for the batch's inputs. */
+typedef struct oari_stage_wiring {
+    int32_t inputs, outputs;
+    int32_t from_stage[OARI_TENSORS], from_output[OARI_TENSORS];
+} oari_stage_wiring;
+
+/* One stage's use of one output of another. */
+typedef struct oari_stage_edge {
+    int from, output, to, input;
+} oari_stage_edge;
+
+/* What comes back for an output from one of the stages that use it. */
+typedef struct oari_edge_back {
+    oar_storage *grad; /* of another rank's */
+    oar_work *sent, *came;
+} oari_edge_back;
+
+/* The gradients of a stage's inputs for a micro-batch, from its B or I until
+ * the stages they go to have them. */
+typedef struct oari_input_grads {
+    oar_storage *grad[OARI_TENSORS];
+    oar_work *sent[OARI_TENSORS];
+} oari_input_grads;
+
+/* A micro-batch in flight in a stage: from its first action to its last. */
+typedef struct oari_flight {
+    oar_tape *tape;                /* from F on */
+    oar_storage *in[OARI_TENSORS]; /* what comes from other ranks */
+    oar_work *came[OARI_TENSORS];
+    oar_tensor *input[OARI_TENSORS], *output[OARI_TENSORS]; /* the tape's */
+    oar_tensor *loss, *seed; /* the loss is the tape's */
+    oari_edge_back *back;    /* for each edge out of the stage */
+    int halved;              /* its I has run, and has left a W to do */
+} oari_flight;
+
+/* A stage of this rank. */
+typedef struct oari_pipe_stage {
+    oar_stage given;
+    int index, last;
+    int edges; /* out of it, the latest stage first: so one process adds up */
+    oari_stage_edge *edge;
+    int *turn; /* of each micro-batch: how many have their F before its */
+    int flights, grads; /* how many of each there are at once */
+    oari_flight *flight;
+    oari_input_grads *grad;
+    int warned; /* of an input without a gradient */
+} oari_pipe_stage;
+
+/* A tensor that is sent in a forward without backward, until it has arrived. */
+typedef struct oari_kept_output {
+    oar_tensor *tensor;
+    oar_work *sent;
+} oari_kept_output;
+
+/* What each rank tells the others before a step. */
+typedef struct oari_step_told {
+    int64_t status, training;
+    uint64_t signature;        /* of its inputs, where stage 0 is */
+    int64_t rows, target_rows; /* -1: it has none */
+} oari_step_told;
+
+struct oar_pipeline {
+    oar_group *group; /* a duplicate */
+    oar_schedule *schedule;
+    oar_pipeline_opts opts;
+    int rank, ranks, total, micro; /* total: stages of all ranks */
+    int forward_only;
+    int stages;
+    oari_pipe_stage *stage;    /* in ascending order */
+    oari_stage_wiring *wiring; /* of all stages */
+    int over;                  /* a step has failed */
+    uint64_t steps;
+
+    /* shapes: of each micro-batch a class, by its number of rows */
+    uint64_t signature; /* of the inputs that they were found for; 0: none */
+    int64_t *rows, *first_row;
+    int *class_of;
+    int classes;
+    oari_flow_spec *spec; /* [class][stage][output] */
+
+    /* the step under way */
+    oari_step_told *told; /* by each rank */
+    const oar_pipeline_batch *batch;
+    int training;
+    double weights; /* sum */
+    double *weight, *loss;
+    double busy_s, wait_s;
+    uint64_t sent_bytes;
+    int messages;
+    OARI_VEC(oari_kept_output) kept;
+    OARI_VEC(oar_tape *) idle; /* tapes */
+    int tapes;
+};
+
+static inline int oari_is_float(oar_dtype dtype)
+{
+    return dtype == OAR_F32 || dtype == OAR_F64 || dtype == OAR_F16 ||
+           dtype == OAR_BF16;
+}
+
+static inline size_t oari_spec_bytes(const oari_flow_spec *spec)
+{
+    size_t bytes = oar_dtype_size(spec->dtype);
+
+    for (int d = 0; d < spec->shape.ndim; d++)
+        bytes *= (size_t)spec->shape.dim[d];
+    return bytes;
+}
+
+/* Returns this rank's stage of that index; NULL if it is another rank's. */
+oari_pipe_stage *oari_own_stage(const oar_pipeline *p, int index);
+/* Returns what a stage gives out for a micro-batch. */
+const oari_flow_spec *oari_spec_at(const oar_pipeline *p, int micro, int stage,
+                                   int output);
+const oari_flow_spec *oari_input_spec(const oar_pipeline *p, int micro,
+                                      int stage, int input);
+static inline oari_flight *oari_flight_of(const oari_pipe_stage *s, int micro)
+{
+    return &s->flight[s->turn[micro] % s->flights];
+}
+
+static inline oari_input_grads *oari_grads_of(const oari_pipe_stage *s,
+                                              int micro)
+{
+    return &s->grad[s->turn[micro] % s->grads];
+}
+
+/* Puts stage, action and micro-batch before the last error's text; an abort by
+ * another rank, which names its own, stays as it is. Returns its status. */
+oar_status oari_pipeline_failed(const oar_action *action);
+/* Writes an action in the notation of schedules: "1SEND_F3". */
+void oari_name_action(const oar_action *action, char *text, size_t bytes);
+
+/* Mixes a number into a hash. */
+static inline uint64_t oari_pipeline_hash(uint64_t hash, uint64_t number)
+{
+    hash = (hash ^ number) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 29;
+}
+
+/* ---- pipeline_wiring.c --------------------------------------------------- */
+
+/* Checks this rank's stages against the schedule, and copies them. */
+oar_status oari_take_stages(oar_pipeline *p, int stages,
+                            const oar_stage *stage);
+/* Tells all ranks of this rank's stages, checks every input and lists the
+ * edges. Fails on all ranks alike. */
+oar_status oari_connect_stages(oar_pipeline *p);
+
+/* ---- pipeline_flights.c -------------------------------------------------- */
+
+/* Finds out how many micro-batches each stage has in flight, and makes what
+ * they need, still without storage. */
+oar_status oari_flights_make(oar_pipeline *p);
+/* Gives them the storage that the shapes need. */
+oar_status oari_flights_fill(oar_pipeline *p);
+void oari_flights_free(oari_pipe_stage *s);
+/* Gives up all handles and results, after a step or its failure. */
+void oari_flights_reset(oar_pipeline *p);
+
+/* Tapes go from one micro-batch to the next, of any stage: so a rank has as
+ * many as it ever has micro-batches in flight. */
+oar_status oari_tape_take(oar_pipeline *p, oari_flight *f);
+void oari_tape_give(oar_pipeline *p, oari_flight *f);
+
+/* ---- pipeline_shapes.c --------------------------------------------------- */
+
+/* Finds the shapes of everything between stages, on all ranks. */
+oar_status oari_find_shapes(oar_pipeline *p);
+
+/* ---- pipeline_messages.c ------------------------------------------------- */
+
+/* A message to or from a stage: SEND_F and so on. neighbours: those of stages
+ * that follow each other; else all others, which no schedule has. */
+oar_status oari_post_messages(oar_pipeline *p, const oar_action *action,
+                              int neighbours);
+/* Waits for one, if it is posted, and gives up its handle. */
+oar_status oari_wait_for_message(oar_work **work);
+
+/* ---- pipeline_run.c ------------------------------------------------------ */
+
+/* Calls the stage's forward. */
+oar_status oari_call_stage(const oari_pipe_stage *s, oar_tape *tape, int micro,
+                           oar_tensor *const *in, oar_tensor **out);
+/* Runs the row. */
+oar_status oari_run_row(oar_pipeline *p);
+
+#endif

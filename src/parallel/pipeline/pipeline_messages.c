@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pipeline_messages: what goes between ranks. Every message has a tag of its
+ * own within a step, made of the input that it belongs to, its direction and
+ * the micro-batch; steps cannot mix, because a step ends with an exchange. */
+#include "base/status.h"
+#include "parallel/pipeline/pipeline.h"
+
+enum { FORWARD = 0, BACKWARD = 1 };
+
+static int64_t tag_of(const oar_pipeline *p, int stage, int input,
+                      int direction, int micro)
+{
+    return (((int64_t)stage * OARI_TENSORS + input) * 2 + direction) *
+               p->micro +
+           micro;
+}
+
+static oar_status post_receive(oar_pipeline *p, const oar_action *a, int peer,
+                               int64_t tag, const oari_flow_spec *spec,
+                               oar_storage *into, oar_work **work)
+{
+    char label[32];
+    size_t count = oari_spec_bytes(spec) / oar_dtype_size(spec->dtype);
+
+    oari_name_action(a, label, sizeof label);
+    return oar_recv(p->group,
+                    oar_span_of(oar_storage_data(into), count, spec->dtype),
+                    peer, tag, OAR_OPTS(oar_call_opts, .label = label), work);
+}
+
+static oar_status post_send(oar_pipeline *p, const oar_action *a, int peer,
+                            int64_t tag, oar_span span, oar_work **work)
+{
+    char label[32];
+
+    oari_name_action(a, label, sizeof label);
+    p->sent_bytes += span.count * oar_dtype_size(span.dtype);
+    p->messages++;
+    return oar_send(p->group, span, peer, tag,
+                    OAR_OPTS(oar_call_opts, .label = label), work);
+}
+
+/* ---- of inputs ----------------------------------------------------------- */
+
+/* Returns whether messages of this input are meant: those of another rank, and
+ * of the stage before or of any other. */
+static int input_is_meant(const oar_pipeline *p, int stage, int input,
+                          int neighbours, int *peer)
+{
+    int from = p->wiring[stage].from_stage[input];
+
+    if (stage == 0 || (from == stage - 1) != neighbours)
+        return 0;
+    *peer = oar_schedule_rank_of(p->schedule, from);
+    return *peer != p->rank;
+}
+
+static oar_status receive_inputs(oar_pipeline *p, oari_pipe_stage *s,
+                                 const oar_action *a, int neighbours)
+{
+    oari_flight *f = oari_flight_of(s, a->micro);
+    int peer;
+
+    for (int i = 0; i < s->given.inputs; i++)
+        if (f->came[i] == NULL &&
+            input_is_meant(p, s->index, i, neighbours, &peer))
+            OARI_TRY(post_receive(p, a, peer,
+                                  tag_of(p, s->index, i, FORWARD, a->micro),
+                                  oari_input_spec(p, a->micro, s->index, i),
+                                  f->in[i], &f->came[i]));
+    return OAR_OK;
+}
+
+static oar_status send_gradients(oar_pipeline *p, oari_pipe_stage *s,
+                                 const oar_action *a, int neighbours)
+{
+    oari_input_grads *g = oari_grads_of(s, a->micro);
+    int peer;
+
+    for (int i = 0; i < s->given.inputs; i++) {
+        const oari_flow_spec *spec;
+        if (!input_is_meant(p, s->index, i, neighbours, &peer))
+            continue;
+        spec = oari_input_spec(p, a->micro, s->index, i);
+        if (!oari_is_float(spec->dtype))
+            continue;
+        OARI_TRY(post_send(
+            p, a, peer, tag_of(p, s->index, i, BACKWARD, a->micro),
+            oar_span_of(oar_storage_data(g->grad[i]),
+                        oari_spec_bytes(spec) / oar_dtype_size(spec->dtype),
+                        spec->dtype),
+            &g->sent[i]));
+    }
+    return OAR_OK;
+}
+
+/* ---- of outputs ---------------------------------------------------------- */
+
+static int edge_is_meant(const oar_pipeline *p, const oari_stage_edge *e,
+                         int neighbours, int *peer)
+{
+    *peer = oar_schedule_rank_of(p->schedule, e->to);
+    return *peer != p->rank && (e->to == e->from + 1) == neighbours;
+}
+
+/* In a step without backward nothing tells when an output has arrived: it is
+ * kept to the end. */
+static oar_status send_output(oar_pipeline *p, oari_pipe_stage *s,
+                              const oar_action *a, int k, int peer)
+{
+    oari_flight *f = oari_flight_of(s, a->micro);
+    const oari_stage_edge *e = &s->edge[k];
+    int64_t tag = tag_of(p, e->to, e->input, FORWARD, a->micro);
+    oar_tensor *out = f->output[e->output];
+    oar_work *work = NULL;
+    oar_span span;
+
+    OARI_TRY(oar_tensor_const_span(out, &span));
+    if (p->training)
+        return post_send(p, a, peer, tag, span, &f->back[k].sent);
+    OARI_TRY(oari_vec_reserve(&p->kept, 1));
+    OARI_TRY(post_send(p, a, peer, tag, span, &work));
+    p->kept.data[p->kept.count++] =
+        (oari_kept_output){ oar_tensor_retain(out), work };
+    return OAR_OK;
+}
+
+static oar_status send_outputs(oar_pipeline *p, oari_pipe_stage *s,
+                               const oar_action *a, int neighbours)
+{
+    int peer;
+
+    for (int k = 0; k < s->edges; k++)
+        if (edge_is_meant(p, &s->edge[k], neighbours, &peer))
+            OARI_TRY(send_output(p, s, a, k, peer));
+    return OAR_OK;
+}
+
+static oar_status receive_gradients(oar_pipeline *p, oari_pipe_stage *s,
+                                    const oar_action *a, int neighbours)
+{
+    oari_flight *f = oari_flight_of(s, a->micro);
+    int peer;
+
+    for (int k = 0; k < s->edges; k++) {
+        const oari_stage_edge *e = &s->edge[k];
+        const oari_flow_spec *spec =
+            oari_spec_at(p, a->micro, s->index, e->output);
+        if (f->back[k].came == NULL && edge_is_meant(p, e, neighbours, &peer) &&
+            oari_is_float(spec->dtype))
+            OARI_TRY(post_receive(
+                p, a, peer, tag_of(p, e->to, e->input, BACKWARD, a->micro),
+                spec, f->back[k].grad, &f->back[k].came));
+    }
+    return OAR_OK;
+}
+
+/* ---- both ---------------------------------------------------------------- */
+
+oar_status oari_post_messages(oar_pipeline *p, const oar_action *a,
+                              int neighbours)
+{
+    oari_pipe_stage *s = oari_own_stage(p, a->stage);
+
+    switch (a->act) {
+    case OAR_ACT_RECV_F: return receive_inputs(p, s, a, neighbours);
+    case OAR_ACT_SEND_F: return send_outputs(p, s, a, neighbours);
+    case OAR_ACT_RECV_B: return receive_gradients(p, s, a, neighbours);
+    case OAR_ACT_SEND_B: return send_gradients(p, s, a, neighbours);
+    default: return OAR_OK;
+    }
+}
+
+oar_status oari_wait_for_message(oar_work **work)
+{
+    oar_status status = OAR_OK;
+
+    if (*work != NULL)
+        status = oar_work_wait(*work);
+    oar_work_release(*work);
+    *work = NULL;
+    return status;
+}

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pipeline_run: runs the actions of a row, one after the other. */
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "parallel/pipeline/pipeline.h"
+
+#include <oarsong/ops.h>
+
+/* ---- forward ------------------------------------------------------------- */
+
+oar_status oari_call_stage(const oari_pipe_stage *s, oar_tape *tape, int micro,
+                           oar_tensor *const *in, oar_tensor **out)
+{
+    if (s->given.module == NULL)
+        OARI_TRY(s->given.forward(s->given.arg, tape, micro, in, out));
+    else
+        out[0] = s->given.recompute && micro >= 0
+                     ? oar_recompute(tape, s->given.module, in[0])
+                     : oar_forward(tape, s->given.module, in[0]);
+    for (int o = 0; o < s->given.outputs; o++) {
+        if (out[o] == NULL)
+            return s->given.module != NULL
+                       ? oar_last_error()->status
+                       : oari_fail(OAR_E_ARG, "the function gave no output %d",
+                                   o);
+        out[o] = oar_contiguous(tape, out[o]);
+        if (out[o] == NULL)
+            return oar_last_error()->status;
+    }
+    return OAR_OK;
+}
+
+/* Makes a tensor of the tape over storage, an input of the stage: where floats
+ * come in, one with a gradient that has its place. */
+static oar_tensor *make_input(oar_pipeline *p, oari_pipe_stage *s,
+                              oari_flight *f, int micro, int i,
+                              oar_storage *storage, int64_t offset)
+{
+    const oari_flow_spec *spec = oari_input_spec(p, micro, s->index, i);
+    oar_tensor *x, *home;
+
+    x = oar_view_of(f->tape, storage, offset, spec->dtype, spec->shape);
+    if (!p->training || !oari_is_float(spec->dtype))
+        return x;
+    x = oar_tape_input(f->tape, x);
+    home = oar_view_of(f->tape, oari_grads_of(s, micro)->grad[i], 0,
+                       spec->dtype, spec->shape);
+    if (x == NULL || home == NULL || oar_tensor_bind_grad(x, home) != OAR_OK)
+        return NULL;
+    return x;
+}
+
+/* An input that a stage of this rank has left as an output. */
+static oar_tensor *take_over(oar_pipeline *p, oari_pipe_stage *s,
+                             oari_flight *f, int micro, int i)
+{
+    const oari_stage_wiring *w = &p->wiring[s->index];
+    oari_pipe_stage *before = oari_own_stage(p, w->from_stage[i]);
+    oar_tensor *out = oari_flight_of(before, micro)->output[w->from_output[i]];
+    oar_storage *storage = oar_tensor_storage(out);
+    const char *data = oar_tensor_const_data(out);
+    int64_t bytes = data - (const char *)oar_storage_const_data(storage);
+
+    return make_input(p, s, f, micro, i, storage,
+                      bytes / (int64_t)oar_dtype_size(oar_tensor_dtype(out)));
+}
+
+static oar_status gather_inputs(oar_pipeline *p, oari_pipe_stage *s,
+                                oari_flight *f, int micro)
+{
+    for (int i = 0; i < s->given.inputs; i++) {
+        int from = p->wiring[s->index].from_stage[i];
+        if (s->index == 0)
+            f->input[i] = oar_narrow(f->tape, p->batch->input[i], 0,
+                                     p->first_row[micro], p->rows[micro]);
+        else if (oar_schedule_rank_of(p->schedule, from) == p->rank)
+            f->input[i] = take_over(p, s, f, micro, i);
+        else
+            f->input[i] = make_input(p, s, f, micro, i, f->in[i], 0);
+        if (f->input[i] == NULL)
+            return oar_last_error()->status;
+    }
+    return OAR_OK;
+}
+
+/* What comes out must have the shapes that others wait for. */
+static oar_status check_outputs(const oar_pipeline *p, const oari_pipe_stage *s,
+                                const oari_flight *f, int micro)
+{
+    for (int o = 0; o < s->given.outputs; o++) {
+        const oari_flow_spec *spec = oari_spec_at(p, micro, s->index, o);
+        oar_shape shape = oar_tensor_shape(f->output[o]);
+        int same = oar_tensor_dtype(f->output[o]) == spec->dtype &&
+                   shape.ndim == spec->shape.ndim;
+        for (int d = 0; same && d < shape.ndim; d++)
+            same = shape.dim[d] == spec->shape.dim[d];
+        if (!same)
+            return oari_fail(OAR_E_SHAPE,
+                             "output %d has another shape or dtype than with "
+                             "zeros of the same shapes for inputs",
+                             o);
+    }
+    return OAR_OK;
+}
+
+static oar_status compute_loss(oar_pipeline *p, oari_flight *f, int micro)
+{
+    oar_tensor *target[OARI_TENSORS];
+    double *loss = &p->loss[micro];
+
+    *loss = 0;
+    f->loss = NULL;
+    if (p->opts.loss == NULL || (!p->training && p->batch->targets == 0))
+        return OAR_OK;
+    for (int t = 0; t < p->batch->targets; t++) {
+        target[t] = oar_narrow(f->tape, p->batch->target[t], 0,
+                               p->first_row[micro], p->rows[micro]);
+        if (target[t] == NULL)
+            return oar_last_error()->status;
+    }
+    f->loss = p->opts.loss(p->opts.loss_arg, f->tape, micro, f->output,
+                           p->batch->targets, target);
+    if (f->loss == NULL)
+        return oar_last_error()->status;
+    if (oar_tensor_count(f->loss) != 1)
+        return oari_fail(OAR_E_SHAPE, "the loss has %lld numbers, not one",
+                         (long long)oar_tensor_count(f->loss));
+    return oar_tensor_item(f->loss, loss);
+}
+
+/* Without backward to come, only the outputs are kept. */
+static oar_status keep_outputs(oar_pipeline *p, oari_pipe_stage *s,
+                               oari_flight *f)
+{
+    OARI_TRY(oari_vec_reserve(&p->kept, s->given.outputs));
+    for (int o = 0; o < s->given.outputs; o++)
+        p->kept.data[p->kept.count++] =
+            (oari_kept_output){ oar_tensor_retain(f->output[o]), NULL };
+    oari_tape_give(p, f);
+    return OAR_OK;
+}
+
+static oar_status compute_forward(oar_pipeline *p, oari_pipe_stage *s,
+                                  oari_flight *f, int micro)
+{
+    OARI_TRY(oari_tape_take(p, f));
+    oar_tape_record(f->tape, p->training);
+    OARI_TRY(gather_inputs(p, s, f, micro));
+    OARI_TRY(oari_call_stage(s, f->tape, micro, f->input, f->output));
+    OARI_TRY(check_outputs(p, s, f, micro));
+    if (s->last)
+        OARI_TRY(compute_loss(p, f, micro));
+    return p->training ? OAR_OK : keep_outputs(p, s, f);
+}
+
+/* ---- backward ------------------------------------------------------------ */
+
+/* The gradient of an output: the sum of what the stages that use it give, the
+ * latest first, as one process adds. NULL: none does. */
+static oar_status sum_gradients(oar_pipeline *p, oari_pipe_stage *s,
+                                oari_flight *f, int micro, int output,
+                                oar_tensor **sum)
+{
+    const oari_flow_spec *spec = oari_spec_at(p, micro, s->index, output);
+
+    *sum = NULL;
+    for (int k = 0; k < s->edges; k++) {
+        const oari_stage_edge *e = &s->edge[k];
+        oari_pipe_stage *after = oari_own_stage(p, e->to);
+        oar_storage *from = after != NULL
+                                ? oari_grads_of(after, micro)->grad[e->input]
+                                : f->back[k].grad;
+        oar_tensor *one;
+        if (e->output != output)
+            continue;
+        one = oar_view_of(f->tape, from, 0, spec->dtype, spec->shape);
+        *sum = *sum == NULL ? one : oar_add(f->tape, *sum, one);
+        if (one == NULL || *sum == NULL)
+            return oar_last_error()->status;
+    }
+    return OAR_OK;
+}
+
+/* The seed of a loss: how much the micro-batch counts. */
+static oar_status make_seed(oar_pipeline *p, oari_flight *f, int micro)
+{
+    double scale = p->batch->scale != 0 ? p->batch->scale : 1;
+    double value = scale * p->weight[micro] / p->weights;
+    oar_dtype dtype = oar_tensor_dtype(f->loss);
+    oar_shape shape = oar_tensor_shape(f->loss);
+
+    if (f->seed != NULL && (oar_tensor_dtype(f->seed) != dtype ||
+                            oar_tensor_shape(f->seed).ndim != shape.ndim)) {
+        oar_tensor_release(f->seed);
+        f->seed = NULL;
+    }
+    if (f->seed == NULL)
+        f->seed = oar_zeros(NULL, dtype, shape);
+    return oar_tensor_fill(f->seed, value);
+}
+
+/* Lists what backward begins with. */
+static oar_status find_roots(oar_pipeline *p, oari_pipe_stage *s,
+                             oari_flight *f, int micro, oar_tensor **root,
+                             oar_tensor **seed, int *roots)
+{
+    *roots = 0;
+    if (s->last) {
+        OARI_TRY(make_seed(p, f, micro));
+        root[0] = f->loss;
+        seed[0] = f->seed;
+        *roots = 1;
+        return OAR_OK;
+    }
+    for (int o = 0; o < s->given.outputs; o++) {
+        oar_tensor *sum;
+        if (!oar_tensor_requires_grad(f->output[o]))
+            continue;
+        OARI_TRY(sum_gradients(p, s, f, micro, o, &sum));
+        if (sum == NULL)
+            continue;
+        root[*roots] = f->output[o];
+        seed[(*roots)++] = sum;
+    }
+    return OAR_OK;
+}
+
+/* An input that backward did not come to has a gradient of zeros. */
+static oar_status complete_gradients(oar_pipeline *p, oari_pipe_stage *s,
+                                     oari_flight *f, int micro)
+{
+    for (int i = 0; s->index > 0 && i < s->given.inputs; i++) {
+        const oari_flow_spec *spec = oari_input_spec(p, micro, s->index, i);
+        if (!oari_is_float(spec->dtype) || oar_tensor_grad(f->input[i]) != NULL)
+            continue;
+        memset(oar_storage_data(oari_grads_of(s, micro)->grad[i]), 0,
+               oari_spec_bytes(spec));
+        if (!s->warned)
+            oari_log(OAR_LOG_WARN,
+                     "pipeline: the results of stage %d do not depend on its "
+                     "input %d: zeros are sent back",
+                     s->index, i);
+        s->warned = 1;
+    }
+    return OAR_OK;
+}
+
+static oar_status compute_backward(oar_pipeline *p, oari_pipe_stage *s,
+                                   oari_flight *f, const oar_action *a)
+{
+    oar_tensor *root[OARI_TENSORS], *seed[OARI_TENSORS];
+    int roots;
+
+    OARI_TRY(find_roots(p, s, f, a->micro, root, seed, &roots));
+    if (roots > 0 && a->act == OAR_ACT_B)
+        OARI_TRY(oar_backward_from(f->tape, roots, root, seed));
+    if (roots > 0 && a->act == OAR_ACT_I)
+        OARI_TRY(oar_backward_inputs(f->tape, roots, root, seed));
+    f->halved = roots > 0 && a->act == OAR_ACT_I;
+    OARI_TRY(complete_gradients(p, s, f, a->micro));
+    if (a->act == OAR_ACT_B)
+        oari_tape_give(p, f);
+    return OAR_OK;
+}
+
+static oar_status compute_weights(oar_pipeline *p, oari_flight *f)
+{
+    if (f->halved)
+        OARI_TRY(oar_backward_weights(f->tape));
+    oari_tape_give(p, f);
+    return OAR_OK;
+}
+
+/* ---- actions ------------------------------------------------------------- */
+
+/* Posts the messages of stages that do not follow each other, which no schedule
+ * has. */
+static oar_status post_others(oar_pipeline *p, const oar_action *a, oar_act act)
+{
+    oar_action message = *a;
+
+    message.act = act;
+    return oari_post_messages(p, &message, 0);
+}
+
+static oar_status wait_for_inputs(oar_pipeline *p, oari_pipe_stage *s,
+                                  oari_flight *f, const oar_action *a)
+{
+    OARI_TRY(post_others(p, a, OAR_ACT_RECV_F));
+    for (int i = 0; i < s->given.inputs; i++)
+        OARI_TRY(oari_wait_for_message(&f->came[i]));
+    return OAR_OK;
+}
+
+/* Waits for the gradients of outputs; for the outputs to have been taken, which
+ * they were before these gradients were computed; and for the gradients that
+ * are going to be overwritten (pipeline_flights.c says why they have been
+ * asked for). */
+static oar_status wait_for_gradients(oar_pipeline *p, oari_pipe_stage *s,
+                                     oari_flight *f, const oar_action *a)
+{
+    OARI_TRY(post_others(p, a, OAR_ACT_RECV_B));
+    for (int k = 0; k < s->edges; k++) {
+        OARI_TRY(oari_wait_for_message(&f->back[k].came));
+        OARI_TRY(oari_wait_for_message(&f->back[k].sent));
+    }
+    for (int i = 0; i < s->given.inputs; i++)
+        OARI_TRY(oari_wait_for_message(&oari_grads_of(s, a->micro)->sent[i]));
+    return OAR_OK;
+}
+
+static oar_status run_computation(oar_pipeline *p, oari_pipe_stage *s,
+                                  const oar_action *a)
+{
+    oari_flight *f = oari_flight_of(s, a->micro);
+    int64_t begun = oari_now_ns(), ready;
+
+    if (a->act == OAR_ACT_F)
+        OARI_TRY(wait_for_inputs(p, s, f, a));
+    else if (a->act != OAR_ACT_W)
+        OARI_TRY(wait_for_gradients(p, s, f, a));
+    ready = oari_now_ns();
+    if (a->act == OAR_ACT_F)
+        OARI_TRY(compute_forward(p, s, f, a->micro));
+    else if (a->act == OAR_ACT_W)
+        OARI_TRY(compute_weights(p, f));
+    else
+        OARI_TRY(compute_backward(p, s, f, a));
+    p->wait_s += (double)(ready - begun) * 1e-9;
+    p->busy_s += (double)(oari_now_ns() - ready) * 1e-9;
+    if (a->act == OAR_ACT_F)
+        OARI_TRY(post_others(p, a, OAR_ACT_SEND_F));
+    else if (a->act != OAR_ACT_W)
+        OARI_TRY(post_others(p, a, OAR_ACT_SEND_B));
+    return OAR_OK;
+}
+
+static oar_status run_action(oar_pipeline *p, const oar_action *a)
+{
+    oari_pipe_stage *s = oari_own_stage(p, a->stage);
+
+    switch (a->act) {
+    case OAR_ACT_F:
+    case OAR_ACT_B:
+    case OAR_ACT_I:
+    case OAR_ACT_W: return run_computation(p, s, a);
+    case OAR_ACT_RECV_F:
+    case OAR_ACT_RECV_B:
+        OARI_TRY(oari_post_messages(p, a, 0));
+        return oari_post_messages(p, a, 1);
+    case OAR_ACT_SEND_F:
+    case OAR_ACT_SEND_B: return oari_post_messages(p, a, 1);
+    default: return OAR_OK;
+    }
+}
+
+static int is_forward(oar_act act)
+{
+    return act == OAR_ACT_F || act == OAR_ACT_SEND_F || act == OAR_ACT_RECV_F;
+}
+
+oar_status oari_run_row(oar_pipeline *p)
+{
+    int64_t actions = oar_schedule_actions(p->schedule, p->rank);
+
+    for (int64_t i = 0; i < actions; i++) {
+        oar_action a;
+        OARI_TRY(oar_schedule_action(p->schedule, p->rank, i, &a));
+        if (!p->training && !is_forward(a.act))
+            continue;
+        if (run_action(p, &a) != OAR_OK)
+            return oari_pipeline_failed(&a);
+    }
+    return OAR_OK;
+}
