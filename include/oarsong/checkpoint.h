@@ -101,14 +101,17 @@ OAR_API oar_status oar_state_add_span(oar_state *state, const char *section,
  * loads its parts of the whole. Keeps a reference to FSDP's wrapper, whose
  * groups must then live as long as the state. A parameter that is there twice
  * is saved once, with its other name as an alias. Ranks may add different
- * modules (stages): the checkpoint has all. Counters may differ between ranks;
- * at another number of ranks they stay apart, and those of ranks that are
- * missing are saved on until the ranks are back. */
+ * modules, and one rank several (stages of a pipeline): the checkpoint has all.
+ * Modules that share a parameter may both have it under the same name. Counters
+ * may differ between ranks; at another number of ranks they stay apart, and
+ * those of ranks that are missing are saved on until the ranks are back. */
 OAR_API oar_status oar_state_add_module(oar_state *state, oar_module *module,
                                         const char *prefix);
 /* Adds steps, learning rate and, as "optim", the state of every parameter,
  * named as PyTorch does: "state.NAME.exp_avg". NAME is what `named` calls the
- * parameter, behind prefix; one that it does not have is OAR_E_NOT_FOUND. An
+ * parameter, behind prefix; one that it does not have is OAR_E_NOT_FOUND. named
+ * NULL, without a prefix: the modules that were added before name them, as one
+ * optimizer may have the parameters of several stages of a pipeline. An
  * optimizer over oar_fsdp_params is named by FSDP's wrapper. At the load an
  * optimizer of another kind is OAR_E_STATE, and so is one with other numbers,
  * but for the learning rate, which is loaded. */

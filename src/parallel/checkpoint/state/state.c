@@ -57,8 +57,10 @@ void oar_state_destroy(oar_state *state)
         clear_item(&state->item.data[i]);
     for (int64_t i = 0; i < state->alias.count; i++)
         clear_alias(&state->alias.data[i]);
-    for (int64_t i = 0; i < state->module.count; i++)
-        oar_module_release(state->module.data[i]);
+    for (int64_t i = 0; i < state->module.count; i++) {
+        oar_module_release(state->module.data[i].module);
+        oari_free(state->module.data[i].prefix);
+    }
     oari_ckpt_values_free(&state->kept);
     oari_vec_free(&state->source);
     oari_vec_free(&state->item);

@@ -103,12 +103,18 @@ struct oari_ckpt_source {
     int64_t items;
 };
 
+/* A module that was added, or FSDP's wrapper of it. Both are owned. */
+typedef struct oari_ckpt_module {
+    oar_module *module;
+    char *prefix;
+} oari_ckpt_module;
+
 struct oar_state {
     OARI_VEC(oari_ckpt_item) item;
     OARI_VEC(oari_ckpt_source) source;
     OARI_VEC(oari_ckpt_alias) alias; /* texts are owned */
-    OARI_VEC(oar_module *) module;   /* references */
-    oari_ckpt_values kept;           /* counters of a generation that more ranks
+    OARI_VEC(oari_ckpt_module) module;
+    oari_ckpt_values kept; /* counters of a generation that more ranks
                                         saved than loaded it */
     int optims;
     oari_ckpt_copy_guard *guard; /* of lazy saves */

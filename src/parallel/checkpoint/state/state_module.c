@@ -46,6 +46,21 @@ static oar_status add_alias(oar_state *state, const char *name, const char *of)
                : OAR_E_NOMEM;
 }
 
+/* Returns whether a module that was added before has this tensor under this
+ * name: stages of a pipeline may share one. */
+static int is_there(const oar_state *state, int64_t end,
+                    const oar_tensor *tensor, const char *name)
+{
+    for (int64_t i = 0; i < end; i++) {
+        const oari_ckpt_item *item = &state->item.data[i];
+
+        if (item->tensor == tensor && strcmp(item->section, "model") == 0 &&
+            strcmp(item->name, name) == 0)
+            return 1;
+    }
+    return 0;
+}
+
 /* Adds a parameter or buffer, or an alias if the state has it from `first` on
  * already. */
 static oar_status add_named(oar_state *state, int64_t first, oar_tensor *tensor,
@@ -54,6 +69,8 @@ static oar_status add_named(oar_state *state, int64_t first, oar_tensor *tensor,
     char full[NAME_BYTES];
 
     OARI_TRY(join_name(prefix, name, full));
+    if (is_there(state, first, tensor, full))
+        return OAR_OK;
     for (int64_t i = first; i < state->item.count; i++)
         if (state->item.data[i].tensor == tensor)
             return add_alias(state, full, state->item.data[i].name);
@@ -243,7 +260,10 @@ oar_status oar_state_add_module(oar_state *state, oar_module *module,
         module = oar_module_child(module, 0);
     first = state->item.count;
     OARI_TRY(oari_vec_reserve(&state->module, 1));
-    state->module.data[state->module.count++] = oar_module_retain(module);
+    state->module.data[state->module.count++] =
+        (oari_ckpt_module){ oar_module_retain(module), oari_strdup(prefix) };
+    if (state->module.data[state->module.count - 1].prefix == NULL)
+        return OAR_E_NOMEM;
     if (fsdp != NULL) {
         OARI_TRY(oari_state_add_source(state, &fsdp_class, fsdp, prefix));
         module = oar_module_child(module, 0);

@@ -197,25 +197,17 @@ static const oari_ckpt_source_class optim_class = { .collect = collect_optim,
 
 /* ---- arrays -------------------------------------------------------------- */
 
-/* Writes the name that the module gives a parameter, behind prefix. */
+/* Writes the name that the module gives parameter `index`, behind prefix. */
 static oar_status name_param(const oar_module *named, const char *prefix,
-                             const oar_tensor *param, char name[NAME_BYTES])
+                             int index, char name[NAME_BYTES])
 {
-    for (int i = 0; i < oar_module_params(named); i++)
-        if (oar_module_param(named, i) == param) {
-            size_t length = strlen(prefix);
+    size_t length = strlen(prefix);
 
-            if (length >= NAME_BYTES)
-                return oari_fail(OAR_E_ARG, "state: a prefix of %zu bytes",
-                                 length);
-            memcpy(name, prefix, length + 1);
-            return oar_module_param_name(named, i, name + length,
-                                         NAME_BYTES - length);
-        }
-    return oari_fail(OAR_E_NOT_FOUND,
-                     "state: a parameter %s of the optimizer is not one of the "
-                     "module that names them",
-                     oari_box_shape_text(oar_tensor_shape(param)).text);
+    if (length >= NAME_BYTES)
+        return oari_fail(OAR_E_ARG, "state: a prefix of %zu bytes", length);
+    memcpy(name, prefix, length + 1);
+    return oar_module_param_name(named, index, name + length,
+                                 NAME_BYTES - length);
 }
 
 /* Adds "state.NAME.WHAT". cut: of the parameter, which `place` is in then. */
@@ -308,30 +300,70 @@ static oar_status find_shard(const oari_fsdp *fsdp, const oar_tensor **param,
     return OAR_OK;
 }
 
+/* Adds the arrays of parameter `index` of the optimizer if a module has it.
+ * *found says whether. */
+static oar_status add_if_named(oar_state *state, optim_source *o, int index,
+                               const oar_module *named, const char *prefix,
+                               int *found)
+{
+    const oari_fsdp *fsdp = oari_fsdp_of(named);
+    oar_place place = { .size = sizeof place };
+    const oar_tensor *param = oar_optim_param(o->optim, index);
+    char name[NAME_BYTES];
+
+    *found = 0;
+    if (oari_ddp_of(named) != NULL || fsdp != NULL)
+        named = oar_module_child(named, 0);
+    OARI_TRY(find_shard(fsdp, &param, &place));
+    for (int i = 0; i < oar_module_params(named) && !*found; i++) {
+        *found = oar_module_param(named, i) == param;
+        if (*found)
+            OARI_TRY(name_param(named, prefix, i, name));
+    }
+    if (!*found)
+        return OAR_OK;
+    return add_param(state, o, index, named, param, name,
+                     place.flat ? &place : NULL);
+}
+
+/* named NULL: by the modules of the state. */
+static oar_status add_each_param(oar_state *state, optim_source *o, int index,
+                                 const oar_module *named, const char *prefix)
+{
+    const oar_tensor *param = oar_optim_param(o->optim, index);
+    int found = 0;
+
+    if (named != NULL)
+        OARI_TRY(add_if_named(state, o, index, named, prefix, &found));
+    for (int64_t i = 0; named == NULL && i < state->module.count && !found; i++)
+        OARI_TRY(add_if_named(state, o, index, state->module.data[i].module,
+                              state->module.data[i].prefix, &found));
+    if (found)
+        return OAR_OK;
+    return oari_fail(OAR_E_NOT_FOUND,
+                     "state: a parameter %s of the optimizer is not one of %s",
+                     oari_box_shape_text(oar_tensor_shape(param)).text,
+                     named != NULL ? "the module that names them"
+                                   : "the modules that were added before it");
+}
+
 oar_status oar_state_add_optim(oar_state *state, oar_optim *optim,
                                const oar_module *named, const char *prefix)
 {
-    char name[NAME_BYTES];
-    const oari_fsdp *fsdp;
     optim_source *o;
 
-    if (state == NULL || optim == NULL || named == NULL)
+    if (state == NULL || optim == NULL)
         return oari_fail(OAR_E_ARG, "state_add_optim: %s is NULL",
-                         state == NULL   ? "the state"
-                         : optim == NULL ? "the optimizer"
-                                         : "the module");
-    fsdp = oari_fsdp_of(named);
-    if (oari_ddp_of(named) != NULL || fsdp != NULL)
-        named = oar_module_child(named, 0);
+                         state == NULL ? "the state" : "the optimizer");
+    if (named == NULL && prefix != NULL)
+        return oari_fail(
+            OAR_E_ARG,
+            "state_add_optim: a prefix \"%.40s\" without a module; "
+            "those of the state have theirs",
+            prefix);
     OARI_TRY(make_source(state, optim, &o));
-    for (int i = 0; i < oar_optim_params(optim); i++) {
-        oar_place place = { .size = sizeof place };
-        const oar_tensor *param = oar_optim_param(optim, i);
-
-        OARI_TRY(find_shard(fsdp, &param, &place));
-        OARI_TRY(name_param(named, prefix != NULL ? prefix : "", param, name));
-        OARI_TRY(add_param(state, o, i, named, param, name,
-                           place.flat ? &place : NULL));
-    }
+    for (int i = 0; i < oar_optim_params(optim); i++)
+        OARI_TRY(
+            add_each_param(state, o, i, named, prefix != NULL ? prefix : ""));
     return OAR_OK;
 }
