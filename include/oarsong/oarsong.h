@@ -47,6 +47,7 @@
 #include <oarsong/syncbn.h>
 #include <oarsong/mesh.h>
 #include <oarsong/dtensor.h>
+#include <oarsong/dtensor_ops.h>
 #include <oarsong/schedule.h>
 #include <oarsong/pipeline.h>
 #include <oarsong/fsdp.h>

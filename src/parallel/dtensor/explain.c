@@ -12,9 +12,8 @@ static const oar_coll coll_of[] = {
     [OARI_MOVE_EXCHANGE] = OAR_COLL_ALL_TO_ALL,
 };
 
-/* Returns the elements that a rank receives in a step. */
-static int64_t received(const oari_mover *mover, const oari_cuts *before,
-                        const oari_move_step *step, int rank)
+int64_t oari_move_received(const oari_mover *mover, const oari_cuts *before,
+                           const oari_move_step *step, int rank)
 {
     oari_part had, has;
     int n = step->mesh_dim >= 0 ? mover->grid->size[step->mesh_dim] : 1;
@@ -43,7 +42,7 @@ static void count_bytes(const oari_mover *mover, const oari_move_path *path,
     for (int i = 0; i < path->steps; i++) {
         oar_move *move = &plan->move[i];
         uint64_t bytes =
-            (uint64_t)received(mover, before, &path->step[i], rank) *
+            (uint64_t)oari_move_received(mover, before, &path->step[i], rank) *
             mover->element;
 
         if (counts)

@@ -51,8 +51,13 @@ static oari_move_path *plan_path(const oar_spec *from, const oar_spec *to,
     memcpy(path->step, step, bytes);
     path->label = (char *)path->step + bytes;
     write_label(from, to, path->label, label);
-    for (int i = 0; i < steps; i++)
+    for (int i = 0; i < steps; i++) {
         path->us += step[i].us;
+        path->bytes +=
+            element * (uint64_t)oari_move_received(
+                          &mover, i > 0 ? &step[i - 1].after : &from->layout,
+                          &step[i], from->mesh->rank);
+    }
     return path;
 }
 

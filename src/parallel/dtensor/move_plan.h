@@ -66,6 +66,10 @@ oar_status oari_plan_move(const oari_mover *mover, const oari_cuts *from,
                           const oari_cuts *to, oari_move_step step[OAR_MOVES],
                           int *steps);
 
+/* Returns the elements that a rank receives in a step. */
+int64_t oari_move_received(const oari_mover *mover, const oari_cuts *before,
+                           const oari_move_step *step, int rank);
+
 /* Checks what two specs and a dtype need for a move, as oar_explain says. call
  * is for messages. */
 oar_status oari_move_check(const oar_spec *from, const oar_spec *to,
@@ -82,6 +86,7 @@ struct oari_move_path {
     char *label;          /* "redistribute [5, 3] S(0) R to R R" */
     int steps;
     double us;
+    uint64_t bytes; /* that this rank receives */
     oari_move_step step[];
 };
 

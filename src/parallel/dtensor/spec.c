@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "parallel/dtensor/move_plan.h"
+#include "parallel/dtensor/rules/rule.h"
 
 /* ---- the table of a mesh ------------------------------------------------- */
 
@@ -23,6 +23,12 @@ static void free_table(void *kept)
             t->spec[row] = next;
         }
         oari_move_paths_free(t->path[row]);
+        oari_decisions_free(t->decision[row]);
+    }
+    while (t->scopes != NULL) {
+        oari_scope *next = t->scopes->next;
+        oari_free(t->scopes);
+        t->scopes = next;
     }
     while (t->sizes != NULL) {
         oari_sizes *next = t->sizes->next;
@@ -87,6 +93,8 @@ const oar_spec *oari_spec_intern(oar_mesh *mesh, oar_shape shape,
     spec->shape = oar_shape_of(shape.ndim, shape.dim);
     spec->layout = *layout;
     spec->hash = hash;
+    oari_cuts_part(&mesh->grid, shape, layout, mesh->rank, &spec->held);
+    spec->local = oari_part_shape(&spec->held);
     spec->next = *row;
     *row = spec;
     return spec;
@@ -174,9 +182,8 @@ static oar_status check_placement(const oari_grid *grid, oar_shape shape,
     return OAR_OK;
 }
 
-/* Finds or makes the sizes of parts. The caller has locked the mesh. */
-static oar_status intern_sizes(oar_mesh *mesh, int parts, const int64_t *size,
-                               const oari_sizes **sizes)
+oar_status oari_sizes_intern(oar_mesh *mesh, int parts, const int64_t *size,
+                             const oari_sizes **sizes)
 {
     oari_spec_table *table = oari_spec_table_of(mesh);
     size_t n = (size_t)parts;
@@ -222,6 +229,13 @@ static int nearly_equal(const oari_sizes *sizes)
     return 1;
 }
 
+void oari_cuts_drop_plain_sizes(oari_cuts *layout, int dims)
+{
+    for (int m = 0; m < dims; m++)
+        if (layout->on[m].sizes != NULL && nearly_equal(layout->on[m].sizes))
+            layout->on[m].sizes = NULL;
+}
+
 /* Puts one mesh dim's cut into the layout, which has those before it in the
  * order; the others are replicated. */
 static oar_status add_cut(oar_mesh *mesh, oar_shape shape, int mesh_dim,
@@ -235,8 +249,8 @@ static oar_status add_cut(oar_mesh *mesh, oar_shape shape, int mesh_dim,
     if (p->kind == OAR_PARTIAL)
         cut.op = p->op;
     if (oari_cut_splits(&cut) && p->sizes != NULL)
-        OARI_TRY(
-            intern_sizes(mesh, grid->size[mesh_dim], p->sizes, &cut.sizes));
+        OARI_TRY(oari_sizes_intern(mesh, grid->size[mesh_dim], p->sizes,
+                                   &cut.sizes));
     if (cut.kind == OAR_SHARD && oari_cuts_has(layout, grid->dims, OAR_FLAT))
         return oari_fail(OAR_E_ARG,
                          "spec_of: \"%s\" cuts dim %d after a flat cut: flat "
