@@ -123,12 +123,22 @@ typedef struct oar_dup_opts {
     int64_t timeout_ms; /* of an operation; 0: the parent's, below 0: none */
     int64_t stall_ms;   /* as in oar_group_opts; 0: the parent's, below 0: no
                            report */
+    int loose;          /* 1: messages fail alone, see below */
 } oar_dup_opts;
 OAR_OPTS_INIT(oar_dup_opts);
 
 /* The same ranks again, with other timeouts: for work beside the training that
  * may take its time, such as writing to a disk. opts NULL: like oar_group_dup.
- */
+ *
+ * A loose group is for programs that outlive their workers. It has messages
+ * (p2p.h) and no collectives, of which groups are made too (OAR_E_UNSUPPORTED).
+ * A message with a rank that is gone fails with OAR_E_PEER, one that runs out
+ * of time with OAR_E_TIMEOUT; each fails alone, and no other message and no
+ * other rank notices. A receive from any rank fails with OAR_E_PEER when no
+ * other rank is left. What a rank sent before it went can still be received,
+ * as far as it has arrived. A rank that aborts the group, or whose links fail,
+ * is to the others one that has left. OAR_E_UNSUPPORTED on backends of others;
+ * device memory has to be staged by the caller. */
 #define oar_group_dup_with(parent, opts, group) \
     oar_group_dup_with_at(OAR_HERE, parent, opts, group)
 OAR_API oar_status oar_group_dup_with_at(const char *file, int line,
@@ -212,6 +222,22 @@ OAR_API oar_status oar_group_abort(oar_group *group, const char *reason);
 /* OAR_OK while the group is whole; else its fault, also in *record if that is
  * not NULL (and as this thread's last error). Any thread. */
 OAR_API oar_status oar_group_fault(const oar_group *group, oar_error *record);
+
+/* How a rank has gone. */
+typedef enum oar_gone {
+    OAR_GONE_DIED = 1,
+    OAR_GONE_LEFT = 2,       /* it has destroyed or aborted the group */
+    OAR_GONE_UNREACHABLE = 3 /* its host does not answer */
+} oar_gone;
+
+/* Calls fn(arg, rank, how) once for each rank that has gone, as soon as that is
+ * known, whether or not any message is under way with it; for those that are
+ * gone already, soon. Of a loose group only (OAR_E_UNSUPPORTED), and one
+ * function for each (OAR_E_STATE). It runs on the thread that drives; it may
+ * post, cancel and release operations, but must not wait. */
+typedef void (*oar_gone_fn)(void *arg, int rank, oar_gone how);
+OAR_API oar_status oar_group_on_gone(oar_group *group, oar_gone_fn fn,
+                                     void *arg);
 
 /* ---- slow parts ---------------------------------------------------------- */
 

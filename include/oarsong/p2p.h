@@ -65,7 +65,8 @@ OAR_API oar_status oar_sendrecv_at(const char *file, int line, oar_group *group,
 /* Whether a message from that peer with that tag waits to be received; if so
  * says so in *found, and what it is in *message (may be NULL). Does not take
  * it, does not wait. If none waits and the peer is gone, or all peers where any
- * would do, that ends the group with OAR_E_PEER, as it ends a receive. The
+ * would do, that ends the group with OAR_E_PEER, as it ends a receive; in a
+ * loose group only this call returns OAR_E_PEER. The
  * recorder keeps one record of probes that follow each other with the same peer
  * and tag: from the first of them to the last. Any thread. */
 #define oar_probe(group, peer, tag, found, message) \

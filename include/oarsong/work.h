@@ -50,15 +50,28 @@ OAR_API oar_status oar_work_wait_any(int count, oar_work *const *work,
 
 /* Begins an operation that was made with `prepare` in its options; again once
  * it is done. The order in which operations are started is the order in which
- * they are posted. OAR_E_STATE if it is under way or was not prepared. */
+ * they are posted. OAR_E_STATE if it is under way or was not prepared.
+ *   Its own function (oar_work_then) may start it again, and then give it a
+ * function for that run; the threads that wait for it go on waiting. */
 OAR_API oar_status oar_work_start(oar_work *work);
 
 /* Runs fn(arg, status) once when the operation is done, or now if it is; before
  * anyone who waits for the operation returns, so arg may go after that. It runs
  * on whatever thread drives; it may post operations and release handles,
- * but must not wait. OAR_E_STATE if the work has one already. */
+ * but must not wait. If the operation failed alone (a message of a loose
+ * group), the thread's last error says why. OAR_E_STATE if the work has one
+ * already. */
 typedef void (*oar_work_fn)(void *arg, oar_status status);
 OAR_API oar_status oar_work_then(oar_work *work, oar_work_fn fn, void *arg);
+
+/* Gives up a message of which nothing has been moved: a receive that has found
+ * no message, or a send that is not done and has found no receive. *given_up
+ * says whether it was; then it ends with OAR_E_ABORTED, and its buffer is the
+ * caller's when the call returns. Any other message goes on. The function of
+ * the work runs as ever, perhaps before this returns. OAR_E_ARG for anything
+ * but one message, OAR_E_UNSUPPORTED on backends of others. Any thread, and
+ * from inside functions (oar_work_then, oar_group_on_gone) too. */
+OAR_API oar_status oar_work_cancel(oar_work *work, int *given_up);
 
 /* Gives up the caller's handle. Legal before completion: the operation goes
  * on. NULL is fine. */

@@ -43,6 +43,8 @@ struct oar_work {
     struct oar_work *next;  /* in a queue, a batch or a list of messages */
     oar_work *whole;        /* the whole that it is a part of, or NULL */
     void *then_arg;         /* of `then` */
+    oar_error *error;       /* why it failed alone; NULL: it did not, or there
+                               was no memory to say */
     unsigned char warned;   /* it was logged that it stalls */
     unsigned char slow;     /* its deadline waits for the end of a scope */
     unsigned char put_off;  /* its deadline was put off once */
@@ -52,6 +54,8 @@ struct oar_work {
     unsigned char more;     /* the next in the queue is of the same batch */
     unsigned char order_only; /* on a GPU: its caller waits only until it is
                                  ordered */
+    int alone;                /* it has failed, and nothing else (alone.h) */
+    int again;                /* its function has started it again */
     oar_status status;        /* once done */
     oar_status failed; /* of a whole: the status of the first that failed */
     _Atomic(oar_work_fn) then; /* runs when it ends (oar_work_then) */
@@ -79,8 +83,10 @@ static inline void oari_work_init(oar_work *work, oar_group *group,
     work->lane = NULL;
     work->next = work->whole = NULL;
     work->then_arg = NULL;
+    work->error = NULL;
     work->warned = work->slow = work->put_off = 0;
     work->on_stack = work->mine = work->heavy = 0;
+    work->alone = work->again = 0;
     work->more = work->order_only = 0;
     work->status = work->failed = OAR_OK;
     atomic_init(&work->then, NULL);
@@ -151,6 +157,9 @@ typedef struct oari_engine {
     int halted;        /* a mismatch is open; collectives stand still */
     int restless;      /* a thread that waits must not sleep for long */
     oar_work *message; /* messages under way */
+    int unfinished;    /* a look has ended one of them, or posted another */
+    int standing;      /* of those posted: no operation, but a watch for ranks
+                          that go; until the group has ended */
     struct {           /* the newest probe that did not wait */
         uint64_t sequence;
         int peer;
@@ -208,6 +217,8 @@ struct oar_group {
     _Atomic int broken;        /* OARI_FAULT_* */
     oari_fault fault;          /* once broken */
     uint32_t can;              /* OAR_CAN_ bits of what carries its messages */
+    int loose;                 /* messages fail alone (alone.h) */
+    struct oari_gone_watch *watch; /* oar_group_on_gone; NULL: none */
     oari_rules rules;
     oari_engine engine;
     oari_batch batch;

@@ -42,6 +42,19 @@ void oari_endpoint_clear(oari_endpoint *e)
     oari_free(e->answers.data);
 }
 
+int oari_endpoint_withdraw_send(oari_endpoint *e, oar_transfer *t, int gone)
+{
+    if (gone)
+        return oari_transfer_list_drop(&e->queue, t) ||
+               oari_transfer_list_drop(&e->offered, t);
+    if (oari_scratch(t, 2) == OARI_HEADER_DATA ||
+        !oari_transfer_list_drop(&e->queue, t))
+        return 0;
+    if (oari_scratch(t, 2) == OARI_HEADER_EAGER)
+        e->spent -= oari_credit_cost(t->bytes);
+    return 1;
+}
+
 /* ---- answers ------------------------------------------------------------- */
 
 void oari_endpoint_answer(oari_endpoint *e, const oari_header *h)

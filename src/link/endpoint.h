@@ -103,6 +103,10 @@ void oari_endpoint_init(oari_endpoint *e, oari_message_link *link, int index,
 void oari_endpoint_end(oari_endpoint *e, oar_status why);
 void oari_endpoint_clear(oari_endpoint *e); /* frees */
 
+/* Takes back a send whose header has not been written: 1. gone: nobody hears of
+ * it, so it may be in any list. Returns 0 if it is in none of those. */
+int oari_endpoint_withdraw_send(oari_endpoint *e, oar_transfer *t, int gone);
+
 /* Acts on a header that has come, of any kind but EAGER and DATA. OAR_E_DATA if
  * it makes no sense. */
 oar_status oari_endpoint_hear(oari_endpoint *e, const oari_header *h);

@@ -92,6 +92,14 @@ typedef struct oari_backend {
      * many milliseconds ago a rank's system last answered, -1: not known. */
     int64_t (*pid)(void *self, int rank);
     int64_t (*answered)(void *self, int rank);
+    /* Takes back a message that is under way: a send or a receive. Returns 1 if
+     * nothing touches its memory any more, and the links have forgotten it; 0:
+     * not now. unmoved: only if none of its data has been moved. */
+    int (*withdraw)(void *self, oar_transfer *transfer, int is_send,
+                    int unmoved);
+    /* Makes sure that the end of any rank is seen without a message under way
+     * with it. */
+    void (*watch)(void *self);
 } oari_backend;
 
 /* ---- faults (bulletin.c) ------------------------------------------------- */

@@ -69,6 +69,19 @@ void oari_transfer_list_remove(oari_transfer_list *list, oar_transfer *before,
         list->last = before;
 }
 
+int oari_transfer_list_drop(oari_transfer_list *list, const oar_transfer *t)
+{
+    oar_transfer *before = NULL, *at = list->first;
+
+    while (at != NULL && at != t) {
+        before = at;
+        at = oari_transfer_list_next(at);
+    }
+    if (at != NULL)
+        oari_transfer_list_remove(list, before, at);
+    return at != NULL;
+}
+
 oar_transfer *oari_transfer_list_take(oari_transfer_list *list, uint64_t number)
 {
     oar_transfer *before = NULL, *t = list->first;
@@ -439,6 +452,54 @@ oar_status oari_match_send_self(oari_match *match, oar_transfer *send)
     oari_match_end(match, &in);
     oari_transfer_finish(send, OAR_OK);
     return OAR_OK;
+}
+
+/* ---- taking back --------------------------------------------------------- */
+
+/* The rest of a message goes to the next receive that wants it, or waits. */
+static void pass_on(oari_match *m, oari_message *message)
+{
+    oar_transfer *next = take_posted(m, message->is.source, message->is.tag);
+
+    message->claimed = next;
+    if (next != NULL)
+        say_what_came(next, &message->is);
+}
+
+static int withdraw_own(oari_match *m, const oar_transfer *send)
+{
+    if (!oari_transfer_list_drop(&m->own, send))
+        return 0;
+    for (oari_message *each = m->from[m->rank].first; each != NULL;
+         each = each->next)
+        if (each->taker == &m->self &&
+            each->is.word[0] == oari_scratch(send, 1)) {
+            release(m, each);
+            break;
+        }
+    return 1;
+}
+
+int oari_match_withdraw(oari_match *match, oar_transfer *transfer)
+{
+    int source = transfer->peer;
+
+    if (oari_transfer_list_drop(
+            source < 0 ? &match->any : &match->from[source].posted, transfer)) {
+        match->posted--;
+        return 1;
+    }
+    if (withdraw_own(match, transfer))
+        return 1;
+    for (int r = source < 0 ? 0 : source;
+         r < (source < 0 ? match->ranks : source + 1); r++)
+        for (oari_message *each = match->from[r].first; each != NULL;
+             each = each->next)
+            if (each->claimed == transfer) {
+                pass_on(match, each);
+                return 1;
+            }
+    return 0;
 }
 
 /* ---- the end ------------------------------------------------------------- */

@@ -44,6 +44,10 @@ oar_status oari_match_send_self(oari_match *match, oar_transfer *send);
 int oari_match_peek(const oari_match *match, int source, uint64_t tag,
                     uint64_t any, oar_envelope *found);
 
+/* Takes back a receive that waits for a message, or a send of this rank to
+ * itself: 1. Returns 0 if it is not one of those. */
+int oari_match_withdraw(oari_match *match, oar_transfer *transfer);
+
 /* Returns how many receives wait for their message. */
 int oari_match_posted(const oari_match *match);
 
@@ -137,6 +141,8 @@ void oari_transfer_list_push(oari_transfer_list *list, oar_transfer *t);
 /* Takes t out of the list; before: the transfer in front of it, or NULL. */
 void oari_transfer_list_remove(oari_transfer_list *list, oar_transfer *before,
                                oar_transfer *t);
+/* Takes out this transfer: 1. Returns 0 if it is not in the list. */
+int oari_transfer_list_drop(oari_transfer_list *list, const oar_transfer *t);
 /* Takes out the transfer whose scratch[1] is this number; NULL: none. */
 oar_transfer *oari_transfer_list_take(oari_transfer_list *list,
                                       uint64_t number);

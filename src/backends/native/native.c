@@ -112,6 +112,28 @@ static oar_status native_progress(void *self)
     return status != OAR_OK ? status : oari_shm_base_progress(self);
 }
 
+/* A receive from any rank that waits has no source yet: it is in the match,
+ * which both links share. */
+static int native_withdraw(void *self, oar_transfer *t, int is_send,
+                           int unmoved)
+{
+    native *n = self;
+    int with = is_send ? t->peer : t->source;
+
+    if (n->mesh != NULL &&
+        n->links.host[with] != n->links.host[n->links.base.rank])
+        return tcp_withdraw(n->mesh, t, is_send, unmoved);
+    return oari_shm_base_withdraw(self, t, is_send, unmoved);
+}
+
+static void native_watch(void *self)
+{
+    native *n = self;
+
+    if (n->mesh != NULL)
+        tcp_expect(n->mesh, &(oar_transfer){ .peer = -1 });
+}
+
 /* ---- peers --------------------------------------------------------------- */
 
 static const int *native_hosts(void *self)
@@ -265,7 +287,8 @@ static void native_close(void *self)
     .shm = oari_shm_base_get, .hosts = native_hosts, .gone = native_gone,      \
     .published = native_published, .publish = native_publish,                  \
     .agreed = native_agreed, .conclude = native_conclude, .show = native_show, \
-    .read = native_read, .answered = native_answered
+    .read = native_read, .answered = native_answered,                          \
+    .withdraw = native_withdraw, .watch = native_watch
 
 const oari_backend oari_backend_native = {
     .ops = { NATIVE_OPS, .name = "native", .probe = native_probe },

@@ -154,6 +154,17 @@ static int64_t peer_answered(void *self, int rank)
     return tcp_answered(&((tcp *)self)->mesh, rank);
 }
 
+static int withdraw_tcp(void *self, oar_transfer *transfer, int is_send,
+                        int unmoved)
+{
+    return tcp_withdraw(&((tcp *)self)->mesh, transfer, is_send, unmoved);
+}
+
+static void watch_tcp(void *self)
+{
+    tcp_expect(&((tcp *)self)->mesh, &(oar_transfer){ .peer = -1 });
+}
+
 const oari_backend oari_backend_tcp = {
     .ops.size = sizeof(oar_backend_ops),
     .ops.abi = OAR_BACKEND_ABI,
@@ -181,4 +192,6 @@ const oari_backend oari_backend_tcp = {
     .read = read_fact,
     .pid = peer_pid,
     .answered = peer_answered,
+    .withdraw = withdraw_tcp,
+    .watch = watch_tcp,
 };

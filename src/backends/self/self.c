@@ -44,4 +44,5 @@ const oari_backend oari_backend_self = {
     .role = OARI_ROLE_ALONE,
     .open = self_open,
     .shm = oari_shm_base_get,
+    .withdraw = oari_shm_base_withdraw,
 };

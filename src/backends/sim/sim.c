@@ -40,4 +40,5 @@ const oari_backend oari_backend_sim = {
     .role = OARI_ROLE_THREADS,
     .open = sim_open,
     .shm = oari_shm_base_get,
+    .withdraw = oari_shm_base_withdraw,
 };

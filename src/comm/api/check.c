@@ -21,6 +21,8 @@ oar_status oari_call_begin(oari_call *call, oar_coll kind, const char *file,
                          .line = site.line };
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "%s without a group", oar_coll_name(kind));
+    if (group->loose && kind < OAR_COLL_SEND)
+        return oari_fail_loose(group, oar_coll_name(kind));
     if (opts == NULL)
         return OAR_OK;
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
@@ -35,6 +37,14 @@ oar_status oari_call_begin(oari_call *call, oar_coll kind, const char *file,
     call->message = o.message;
     call->stream = o.stream;
     return OAR_OK;
+}
+
+oar_status oari_fail_loose(const oar_group *group, const char *call)
+{
+    return oari_fail(OAR_E_UNSUPPORTED,
+                     "%s on group \"%s\", which is loose: it has messages "
+                     "only; use the group that it was made of",
+                     call, group->name);
 }
 
 oar_status oari_check_span(const char *what, const oar_span *s)

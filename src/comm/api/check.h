@@ -12,6 +12,9 @@ oar_status oari_call_begin(oari_call *call, oar_coll kind, const char *file,
                            int line, const oar_group *group,
                            const oar_call_opts *opts);
 
+/* Fails because the call is none for a loose group. */
+oar_status oari_fail_loose(const oar_group *group, const char *call);
+
 /* Fails unless the span has a dtype, a device and memory. */
 oar_status oari_check_span(const char *what, const oar_span *span);
 /* Fails unless the group has such a rank. */

@@ -189,6 +189,8 @@ oar_status oar_monitored_barrier_at(const char *file, int line,
 
     OARI_TRY(oari_call_begin(&base, OAR_COLL_SEND, file, line, group, opts));
     OARI_TRY(oari_group_check(group));
+    if (group->loose)
+        return oari_fail_loose(group, "monitored_barrier");
     base.in.dtype = base.out.dtype = OAR_U8;
     if (oari_batching(group) || base.prepared)
         return oari_fail(OAR_E_STATE, "a monitored barrier cannot be put off");

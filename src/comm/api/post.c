@@ -20,6 +20,13 @@ oar_status oari_work_result(const oar_work *work)
 {
     if (work->status == OAR_OK)
         return OAR_OK;
+    if (work->alone)
+        return work->error != NULL
+                   ? oari_fail_with(work->error)
+                   : oari_fail(work->status,
+                               "%s with rank %d failed, and there is no "
+                               "memory to say why",
+                               oar_coll_name(work->call.kind), work->call.root);
     if (work->status == OAR_E_SIZE || work->status == OAR_E_DTYPE)
         return oari_message_failed(work);
     if (work->status == OAR_E_INTERNAL &&
@@ -46,6 +53,14 @@ make_on_stack(oar_work *work, oar_group *group, const oari_call *call)
     work->on_stack = 1;
 }
 
+/* Frees what a work on the stack has pointed to. */
+static inline oar_status end_on_stack(const oar_work *work, oar_status status)
+{
+    if (work->error != NULL)
+        oari_free(work->error);
+    return status;
+}
+
 /* Makes a work ready for the engine, which holds it until it is done. */
 static void prepare_work(oar_work *work, uint64_t state)
 {
@@ -55,6 +70,9 @@ static void prepare_work(oar_work *work, uint64_t state)
     work->deadline_ns = 0;
     work->warned = work->slow = work->put_off = 0;
     work->inquired_ns = 0;
+    work->alone = 0;
+    oari_free(work->error);
+    work->error = NULL;
     work->next = NULL;
 }
 
@@ -158,7 +176,7 @@ oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
         return run_on_device(group, call);
     make_on_stack(&now, group, call);
     oari_engine_run(group, 1, &now);
-    return oari_work_result(&now);
+    return end_on_stack(&now, oari_work_result(&now));
 }
 
 /* ---- several as one ------------------------------------------------------ */
@@ -293,11 +311,14 @@ oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
     if (work == NULL && count == 2 && !oari_on_device(&call[0]) &&
         !oari_on_device(&call[1])) {
         oar_work both[2];
+        oar_status status;
 
         make_on_stack(&both[0], group, &call[0]);
         make_on_stack(&both[1], group, &call[1]);
         oari_engine_run(group, 2, both);
-        return oari_work_result(&both[both[0].status == OAR_OK]);
+        status = oari_work_result(&both[both[0].status == OAR_OK]);
+        end_on_stack(&both[0], status);
+        return end_on_stack(&both[1], status);
     }
     for (int i = 0; i < count; i++) {
         oar_status status = oari_work_make_checked(group, &call[i], end);

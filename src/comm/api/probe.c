@@ -15,7 +15,8 @@
 #include "comm/fault/look.h"
 
 /* Returns whether such a message waits. The caller holds the token. If the
- * message can only come from ranks that are gone, the group ends; a second look
+ * message can only come from ranks that are gone, the group ends, or if it is
+ * loose the probe fails with the last error (probe->alone); a second look
  * finds what a rank sent before it was known to be gone. */
 static int look_for_message(oar_group *g, oar_work *probe, oar_envelope *found)
 {
@@ -37,7 +38,10 @@ static int look_for_message(oar_group *g, oar_work *probe, oar_envelope *found)
     }
     if (oari_engine_peek_held(g, call->root, tag, any, found))
         return 1;
-    if (!oari_group_broken(g))
+    if (g->loose && !oari_group_broken(g)) {
+        oari_fail_gone(g, lost);
+        probe->alone = 1;
+    } else if (!oari_group_broken(g))
         oari_peer_gone(g, probe, lost);
     return 0;
 }
@@ -97,6 +101,8 @@ oar_status oar_probe_at(const char *file, int line, oar_group *group, int peer,
                        oari_group_broken(group) ? OAR_RECORD_FAILED
                                                 : OAR_RECORD_DONE);
     oari_engine_let_go(group);
+    if (work.alone)
+        return OAR_E_PEER;
     OARI_TRY(oari_group_check(group));
     if (there)
         OARI_TRY(give_message(&e, message));
@@ -118,7 +124,8 @@ static int await_message(oar_group *group, oar_work *work, int64_t limit_ms,
         oari_engine_let_go(group);
         if (there)
             return 1;
-        if (oari_group_broken(group) || oari_now_ns() >= deadline)
+        if (work->alone || oari_group_broken(group) ||
+            oari_now_ns() >= deadline)
             return 0;
         oari_backoff(&idle);
     }
@@ -145,6 +152,8 @@ oar_status oar_probe_wait_at(const char *file, int line, oar_group *group,
                                                           : OAR_RECORD_FAILED);
     if (there)
         return give_message(&e, message);
+    if (work.alone)
+        return OAR_E_PEER;
     OARI_TRY(oari_group_check(group));
     return oari_fail(OAR_E_TIMEOUT,
                      "no message from rank %d with tag %" PRId64 " in %" PRId64

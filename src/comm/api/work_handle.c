@@ -13,7 +13,7 @@
 
 oar_status oar_work_start(oar_work *work)
 {
-    int done = 1;
+    int done = 1, ends;
 
     if (work == NULL)
         return oari_fail(OAR_E_ARG, "work_start of NULL");
@@ -22,13 +22,16 @@ oar_status oar_work_start(oar_work *work)
         return oari_fail(OAR_E_STATE, "this %s was not prepared to be started",
                          oar_coll_name(work->call.kind));
     OARI_TRY(oari_engine_start(work->group));
-    if (!atomic_compare_exchange_strong(&work->done, &done, 0))
+    ends = oari_work_ends_here(work); /* it is not marked as done yet */
+    if (ends ? work->again
+             : !atomic_compare_exchange_strong(&work->done, &done, 0))
         return oari_fail(OAR_E_STATE, "this %s is under way",
                          oar_coll_name(work->call.kind));
     if (work->call.gpu != NULL && oari_gpu_mark(work) != OAR_OK) {
-        atomic_store(&work->done, 1);
+        atomic_store(&work->done, !ends);
         return oar_last_error()->status;
     }
+    work->again = ends;
     work->status = OAR_OK;
     atomic_store(&work->then, NULL); /* a function is for one start */
     oari_work_hand_over(work, OARI_POSTED);

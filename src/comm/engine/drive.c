@@ -83,12 +83,16 @@ static void finish_broken(oar_group *g)
                               kept == OAR_OK ? g->fault.error.status
                                              : OAR_E_INTERNAL);
         }
+    atomic_fetch_sub(&e->posted, e->standing);
+    atomic_fetch_sub(&e->heavy, e->standing);
+    e->standing = 0;
     while ((work = e->message) != NULL) {
         const oar_transfer *t = &work->transfer;
-        oar_status status = g->fault.error.status;
+        oar_status status = work->alone ? t->status : g->fault.error.status;
 
         e->message = work->next;
-        if ((work->call.kind == OAR_COLL_SEND || !oari_external_carries(g)) &&
+        if (!work->alone &&
+            (work->call.kind == OAR_COLL_SEND || !oari_external_carries(g)) &&
             t->done && (t->status == OAR_OK || t->status == OAR_E_SIZE)) {
             oari_message_came(work);
             status = oari_message_check(work);
@@ -197,7 +201,8 @@ static int check_lost_message(oar_group *g, const oar_work *work)
 {
     const oar_transfer *t = &work->transfer;
 
-    if (t->status == OAR_OK || t->status == OAR_E_SIZE || oari_group_broken(g))
+    if (t->status == OAR_OK || t->status == OAR_E_SIZE || work->alone ||
+        oari_group_broken(g))
         return 0;
     oari_fail(t->status, "message with rank %d failed", t->peer);
     if (oari_external_carries(g))
@@ -205,6 +210,18 @@ static int check_lost_message(oar_group *g, const oar_work *work)
     else
         oari_engine_broke(g, work, t->peer);
     return 1;
+}
+
+void oari_drive_end_message(oar_group *g, oar_work *work)
+{
+    oar_work **at = &g->engine.message;
+
+    while (*at != NULL && *at != work)
+        at = &(*at)->next;
+    if (*at == NULL)
+        return;
+    *at = work->next;
+    finish_work(g, work, work->transfer.status);
 }
 
 static int drive_messages(oar_group *g)
@@ -327,6 +344,7 @@ int oari_drive_once(oar_group *g)
     oari_engine *e = &g->engine;
     int moved = 0;
 
+    e->unfinished = 0;
     if (atomic_load_explicit(&e->queued, memory_order_relaxed) != 0)
         take_new_work(g);
     if (e->on_gpu != 0 && !oari_group_broken(g))
@@ -425,7 +443,8 @@ static void be_idle(oar_group *g, idle *i, int waited)
     if (now - i->since < spin)
         return;
     oari_engine_look(g);
-    if ((waited || g->spare) && now - i->since < spin + yield_ns)
+    if (g->engine.unfinished ||
+        ((waited || g->spare) && now - i->since < spin + yield_ns))
         sched_yield();
     else if (g->engine.on_gpu != 0)
         nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);

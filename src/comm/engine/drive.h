@@ -14,6 +14,9 @@ void oari_drive_begin(oar_group *group, oar_work *work);
 /* Begins the messages that are queued. No operation ends. */
 void oari_drive_begin_messages(oar_group *group);
 
+/* Ends a message that has failed alone (fault/alone.h). */
+void oari_drive_end_message(oar_group *group, oar_work *work);
+
 /* Drives for one round. Returns whether anything moved. */
 int oari_drive_once(oar_group *group);
 

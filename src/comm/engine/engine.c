@@ -27,6 +27,7 @@
 #include "comm/engine/drive.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/external_engine.h"
+#include "comm/engine/work.h"
 
 enum {
     STREAM_NAP_NS = 1000000, /* between two looks at what is on a stream */
@@ -420,6 +421,8 @@ void oari_engine_enqueue(oar_group *group, oar_work *work)
         return;
     }
     oari_engine_queue(group, work);
+    if (oari_work_function_runs(group))
+        return; /* this thread drives, and takes it next */
     if (atomic_load(&e->token))
         oari_engine_wake(group); /* the driver may be asleep */
     else

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/status.h"
 #include "comm/engine/gpu_events.h"
 
 /* A program that posts the same operations again and again needs no memory for
@@ -73,6 +74,8 @@ void oari_work_free(oar_work *work)
     if (work == NULL)
         return;
     oari_gpu_unmark(work);
+    oari_free(work->error);
+    work->error = NULL;
     e = &work->group->engine;
     pthread_mutex_lock(&e->spare_lock);
     kept = e->spares < MOST_SPARES;
@@ -123,8 +126,7 @@ oar_work *oari_work_make_whole(oar_group *group, int parts)
 }
 
 /* Counts a finished part; the last one finishes the whole. */
-static void finish_part(oar_work *whole, const oar_work *part,
-                        oar_status status)
+static void finish_part(oar_work *whole, oar_work *part, oar_status status)
 {
     oari_engine *e = &whole->group->engine;
 
@@ -134,6 +136,9 @@ static void finish_part(oar_work *whole, const oar_work *part,
             whole->failed = status;
             whole->call = part->call;
             whole->call.label = NULL; /* the part's own copy */
+            whole->alone = part->alone;
+            whole->error = part->error;
+            part->error = NULL;
             whole->transfer = part->transfer;
             whole->inquired_ns = part->inquired_ns;
             if (part->inquired_ns != 0)
@@ -150,6 +155,46 @@ static void no_function(void *arg, oar_status status)
 {
     (void)arg;
     (void)status;
+}
+
+/* ---- functions of the user's --------------------------------------------- */
+
+static _Thread_local const oar_group *function_of; /* on this thread, or NULL */
+static _Thread_local const oar_work *ending;       /* whose function runs */
+
+void oari_work_function_begin(const oar_group *group)
+{
+    function_of = group;
+}
+
+void oari_work_function_end(void)
+{
+    function_of = NULL;
+}
+
+int oari_work_function_runs(const oar_group *group)
+{
+    return function_of == group;
+}
+
+int oari_work_ends_here(const oar_work *work)
+{
+    return ending == work;
+}
+
+/* A function may end another group's work: by destroying that group. */
+static void run_function(oar_work *work, oar_work_fn then)
+{
+    const oar_group *outer = function_of;
+    const oar_work *outer_work = ending;
+
+    if (work->alone && work->error != NULL)
+        oari_fail_with(work->error);
+    function_of = work->group;
+    ending = work;
+    then(work->then_arg, work->status);
+    function_of = outer;
+    ending = outer_work;
 }
 
 /* The function (oar_work_then) runs before the work counts as done, so that a
@@ -170,7 +215,12 @@ void oari_work_finish(oar_work *work, oar_status status)
     }
     if (!on_stack &&
         !atomic_compare_exchange_strong(&work->then, &then, no_function))
-        then(work->then_arg, status);
+        run_function(work, then);
+    if (work->again) { /* it is posted once more, and not done */
+        work->again = 0;
+        oari_work_let_go(work);
+        return;
+    }
     atomic_store(&work->done, 1);
     /* a user that waits says so and then looks whether it is done (engine.c) */
     if (atomic_load(&e->waiters) != 0) {

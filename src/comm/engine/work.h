@@ -25,6 +25,14 @@ uint64_t oari_work_record(oar_group *group, const oari_call *call,
 /* Ends the work on the engine's side. */
 void oari_work_finish(oar_work *work, oar_status status);
 
+/* Mark that a function of the user's runs, for that group, on this thread,
+ * which holds the token. And the question whether one does. */
+void oari_work_function_begin(const oar_group *group);
+void oari_work_function_end(void);
+int oari_work_function_runs(const oar_group *group);
+/* Returns whether the work's own function runs on this thread. */
+int oari_work_ends_here(const oar_work *work);
+
 /* Sets a function that runs when the work ends, or at once if it has ended.
  * Returns 0 if the work has one already. */
 int oari_work_set_function(oar_work *work, oar_work_fn fn, void *arg);

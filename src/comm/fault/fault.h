@@ -26,6 +26,10 @@ void oari_group_adopt(oar_group *group, const oari_fault *fault);
 void oari_fault_place(const oar_group *group, int rank, int peer,
                       oar_error *fault);
 
+/* Adds rank, process and operation (NULL: none) to a failure of this rank. */
+void oari_fault_fill(const oar_group *group, const oar_work *work, int peer,
+                     oar_error *fault);
+
 /* Returns a fault that a peer has published, or NULL. Any thread may call it.
  */
 int oari_group_published(const oar_group *group, oari_fault *fault);

@@ -38,6 +38,21 @@ int oari_group_published(const oar_group *g, oari_fault *fault)
     return g->shm != NULL && oari_shm_published(g->shm, OARI_FACT_FAULT, fault);
 }
 
+/* Returns whether a rank of a loose group has ended it for itself. */
+static int has_ended(const oar_group *g, int rank)
+{
+    int here = g->shm != NULL ? oari_shm_rank(g->shm, rank) : -1;
+    unsigned char raw[OARI_FAULT_BYTES];
+
+    if (rank == g->rank)
+        return 0;
+    if (here >= 0)
+        return oari_bulletin_has(oari_shm_bulletin(g->shm, here),
+                                 OARI_FACT_FAULT);
+    return g->in_tree->read != NULL &&
+           g->in_tree->read(g->self, rank, OARI_FACT_FAULT, raw);
+}
+
 int oari_group_gone(const oar_group *g, int rank)
 {
     int gone = 0;
@@ -47,6 +62,8 @@ int oari_group_gone(const oar_group *g, int rank)
     else if (rank >= 0 && g->shm != NULL && g->shm->gone[rank])
         gone = atomic_load(&g->shm->control[rank]->closed) ? OARI_PEER_LEFT
                                                            : OARI_PEER_DIED;
+    if (gone == 0 && g->loose && rank >= 0 && has_ended(g, rank))
+        gone = OARI_PEER_LEFT;
     return gone != 0 && (g->external.ops != NULL || g->engine.on_gpu != 0)
                ? oari_external_gone(g, rank, gone)
                : gone;
@@ -56,7 +73,7 @@ int oari_group_gone(const oar_group *g, int rank)
  * either hears of the other. */
 static int is_flooded(const oar_group *g)
 {
-    return g->in_tree->conclude != NULL &&
+    return !g->loose && g->in_tree->conclude != NULL &&
            (g->shm == NULL || g->shm->member != NULL);
 }
 
@@ -101,7 +118,7 @@ static void settle_fault(oar_group *g, int driver)
     if (is_flooded(g)) {
         settle_with_peers(g, driver);
         g->in_tree->conclude(g->self, &g->fault);
-    } else {
+    } else if (!g->loose) {
         oari_group_published(g, &g->fault);
     }
     oari_recorder_fault(g->recorder, &g->fault.error);
@@ -139,11 +156,9 @@ void oari_fault_place(const oar_group *group, int rank, int peer,
     snprintf(fault->text + used, sizeof fault->text - used, "%s]", where);
 }
 
-/* Adds rank, process and operation to the fault. */
-static void fill_fault(oar_group *g, const oar_work *work, int peer)
+void oari_fault_fill(const oar_group *g, const oar_work *work, int peer,
+                     oar_error *f)
 {
-    oar_error *f = &g->fault.error;
-
     oari_fault_place(g, g->rank, -1, f); /* the text names the peer itself */
     f->rank = g->rank;
     f->peer = peer;
@@ -175,6 +190,8 @@ static int adopt_published(oar_group *g, const oari_fault *mine, int driver)
 {
     oari_fault published;
 
+    if (g->loose)
+        return 0;
     if (driver && is_flooded(g) && !oari_group_broken(g))
         g->backend->progress(g->self); /* it may have come already */
     if (!oari_group_published(g, &published) ||
@@ -208,7 +225,7 @@ void oari_group_break(oar_group *group, const oar_work *work, int peer)
     if (status == OAR_E_SYSTEM || status == OAR_E_NOMEM)
         snprintf(group->fault.error.text, sizeof why.error.text,
                  "rank %d: %.480s", group->rank, why.error.text);
-    fill_fault(group, work, peer);
+    oari_fault_fill(group, work, peer, &group->fault.error);
     settle_fault(group, 1);
 }
 
@@ -260,7 +277,7 @@ oar_status oar_group_abort(oar_group *group, const char *reason)
                        "rank %d aborted: %s", group->rank,
                        reason != NULL ? reason : "no reason given");
         group->fault.evidence = OARI_EVIDENCE_SEEN;
-        fill_fault(group, NULL, -1);
+        oari_fault_fill(group, NULL, -1, &group->fault.error);
         settle_fault(group, driver);
     }
     if (driver)

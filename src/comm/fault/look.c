@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "comm/engine/drive.h"
 #include "comm/engine/message.h"
+#include "comm/fault/alone.h"
 #include "comm/fault/mismatch.h"
 #include "comm/fault/fault.h"
 #include "comm/fault/look.h"
@@ -21,14 +22,24 @@
 #include "comm/fault/presence.h"
 
 enum {
-    LOOK_AGAIN_NS = 100000000, /* at a deadline that a scope puts off */
+    LOOK_AGAIN_NS = 100000000, /* at a deadline that is put off */
     PUT_OFF_NS = 200000000,    /* so that the others run out of time first */
     FIRST_OPERATIONS = 3       /* before which a peer may have failed to open */
 };
 
-/* Ends the group because an operation has waited too long. If a message waits
+/* Ends the group with the last error; in a loose group only the message, as
+ * soon as it can be taken back. */
+static void end_operation(oar_group *g, oar_work *work, int peer)
+{
+    if (!g->loose)
+        oari_group_break(g, work, peer);
+    else if (!oari_fail_alone(g, work, peer, 0))
+        work->deadline_ns = oari_now_ns() + LOOK_AGAIN_NS;
+}
+
+/* Ends the operation because it has waited too long. If a message waits
  * here while a receive does, the text says so: its tag is perhaps wrong. */
-static void time_out(oar_group *g, const oar_work *work, int missing)
+static void time_out(oar_group *g, oar_work *work, int missing)
 {
     const oari_call *call = &work->call;
     int64_t limit = call->timeout_ms != 0 ? call->timeout_ms : g->timeout_ms;
@@ -50,27 +61,33 @@ static void time_out(oar_group *g, const oar_work *work, int missing)
                  (long long)call->tag);
     oari_fail(OAR_E_TIMEOUT, "%s waited %" PRId64 " ms for %.340s%s",
               oar_coll_name(call->kind), limit, who, other);
-    oari_group_break(g, work, missing);
+    end_operation(g, work, missing);
+}
+
+oar_status oari_fail_gone(oar_group *g, int rank)
+{
+    char who[400];
+
+    oari_presence_text(g, rank, who, sizeof who);
+    return oari_fail(OAR_E_PEER, "%s %s", who,
+                     oari_presence_end(oari_group_gone(g, rank)));
 }
 
 /* A rank that has gone before it called anything may have given up while the
  * group was made, because of another rank: then that one is named. */
-void oari_peer_gone(oar_group *g, const oar_work *work, int rank)
+void oari_peer_gone(oar_group *g, oar_work *work, int rank)
 {
     oar_error said;
-    char who[400];
 
-    if (work != NULL && work->sequence <= FIRST_OPERATIONS &&
+    if (!g->loose && work != NULL && work->sequence <= FIRST_OPERATIONS &&
         oari_open_failure_find(g->store, g->name, g->rank, g->ranks, rank,
                                &said)) {
         oari_fail_with(&said);
         oari_group_break(g, work, said.peer);
         return;
     }
-    oari_presence_text(g, rank, who, sizeof who);
-    oari_fail(OAR_E_PEER, "%s %s", who,
-              oari_presence_end(oari_group_gone(g, rank)));
-    oari_group_break(g, work, rank);
+    oari_fail_gone(g, rank);
+    end_operation(g, work, rank);
 }
 
 /* Returns whether a rank still owes the collective something. */
@@ -262,8 +279,10 @@ static void look_at_work(oar_group *g, oar_work *work)
     } else if (work->slow) {
         work->slow = 0;
         work->deadline_ns = oari_deadline(limit);
-    } else if (!work->put_off && find_stopped(g) < 0 &&
-               waits_too(g, missing_rank(g, work))) {
+    } else if (g->loose)
+        time_out(g, work, work->call.root);
+    else if (!work->put_off && find_stopped(g) < 0 &&
+             waits_too(g, missing_rank(g, work))) {
         work->put_off = 1;
         work->deadline_ns = now + PUT_OFF_NS;
     } else
@@ -275,10 +294,12 @@ static void look_at_work(oar_group *g, oar_work *work)
  * counts on all ranks. */
 int oari_fault_hear(oar_group *g)
 {
-    const oar_work *work;
+    oar_work *work;
     oari_fault published;
     int stopped = -1;
 
+    if (g->loose)
+        return 0;
     if (!oari_group_published(g, &published))
         return 0;
     if (oari_group_broken(g))
@@ -301,7 +322,8 @@ void oari_fault_look(oar_group *g)
     oari_engine *e = &g->engine;
     oari_fault published;
 
-    if (!oari_group_broken(g) && oari_group_published(g, &published))
+    if (!g->loose && !oari_group_broken(g) &&
+        oari_group_published(g, &published))
         oari_drive_last(g);
     oari_fault_hear(g);
     oari_mismatch_look(g);
@@ -315,6 +337,8 @@ void oari_fault_look(oar_group *g)
     for (oar_work *w = e->message; w != NULL; w = w->next)
         if (!oari_group_broken(g) && !w->transfer.done)
             look_at_work(g, w);
+    if (g->watch != NULL && !oari_group_broken(g))
+        oari_gone_look(g);
 }
 
 const oari_engine_events oari_fault_events = {

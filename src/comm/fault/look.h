@@ -18,7 +18,10 @@ int oari_fault_lost_rank(const oar_group *group, const oar_work *work);
 /* Logs once that the operation has waited for long, and for which ranks. */
 void oari_fault_warn_stall(const oar_group *group, oar_work *work);
 
-/* Ends the group because a rank is gone. work: what waits, or NULL. */
-void oari_peer_gone(oar_group *group, const oar_work *work, int rank);
+/* Fails with OAR_E_PEER: says which rank is gone, and how. */
+oar_status oari_fail_gone(oar_group *group, int rank);
+/* Ends the group, or in a loose one the message, because a rank is gone. work:
+ * what waits, or NULL. */
+void oari_peer_gone(oar_group *group, oar_work *work, int rank);
 
 #endif

@@ -21,6 +21,7 @@
 #include "comm/engine/external_engine.h"
 #include "comm/engine/gpu_events.h"
 #include "comm/engine/work.h"
+#include "comm/fault/alone.h"
 #include "comm/fault/fault.h"
 
 enum {
@@ -401,6 +402,7 @@ void oar_group_destroy(oar_group *group)
         group->subsets = s->next;
         oari_free(s);
     }
+    oari_gone_unwatch(group->watch);
     oari_timeout_scope_drop(group);
     oari_far_scopes_destroy(group->far_scopes);
     oar_store_destroy(group->store);

@@ -46,6 +46,7 @@ typedef struct oari_child_spec {
     void **split;                 /* as in oari_choice */
     int bare;                     /* without a way for device memory */
     int64_t timeout_ms, stall_ms; /* 0: the parent's */
+    int loose;                    /* messages fail alone */
 } oari_child_spec;
 /* Makes such a group. All its members call it with the same arguments. */
 oar_status oari_group_child(oar_group *parent, const oari_child_spec *spec,

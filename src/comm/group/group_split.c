@@ -22,7 +22,9 @@
 #include "comm/fault/presence.h"
 #include "backends/registry/registry.h"
 #include "store/store.h"
+#include "comm/api/check.h"
 #include "comm/api/post.h"
+#include "comm/fault/alone.h"
 #include "comm/fault/fault.h"
 
 /* ---- which ranks --------------------------------------------------------- */
@@ -236,7 +238,13 @@ oar_status oari_group_child(oar_group *parent, const oari_child_spec *spec,
         oar_group_destroy(child);
         return oari_fail_with(&why);
     }
-    return oari_group_complete(child, group);
+    status = oari_group_complete(child, &child);
+    if (status == OAR_OK && spec->loose &&
+        (status = oari_group_loosen(child)) != OAR_OK)
+        oar_group_destroy(child);
+    if (status == OAR_OK)
+        *group = child;
+    return status;
 }
 
 /* Makes the group of the claims of one colour. An engine for GPUs has a split
@@ -279,6 +287,8 @@ static oar_status split_by_claims(oar_group *parent, const claim *mine,
                                            .member = member,
                                            .count = count,
                                            .split = &made,
+                                           .bare = opts->loose,
+                                           .loose = opts->loose,
                                            .rendezvous_ms = parent->timeout_ms,
                                            .timeout_ms = opts->timeout_ms,
                                            .stall_ms = opts->stall_ms },
@@ -300,6 +310,8 @@ static oar_status split_group(const char *call, oar_group *parent, int colour,
     if (parent == NULL || group == NULL)
         return oari_fail(OAR_E_ARG, "%s without a %s", call,
                          parent == NULL ? "group" : "place for the new one");
+    if (parent->loose)
+        return oari_fail_loose(parent, call);
     if (oari_batching(parent))
         return oari_fail(OAR_E_STATE,
                          "%s of \"%s\" cannot be put off: a batch is open",
@@ -361,6 +373,8 @@ static oar_status make_subset(oar_group *parent, int *rank, int count,
         if (rank[i] < 0 || rank[i] >= parent->ranks)
             return oari_fail(OAR_E_RANK, "rank %d in a group of %d", rank[i],
                              parent->ranks);
+    if (parent->loose)
+        return oari_fail_loose(parent, "group_subset");
     if (find_rank(rank, count, parent->rank) < 0)
         return oari_fail(OAR_E_RANK,
                          "rank %d asks for a group of %d ranks that it is not "

@@ -14,6 +14,7 @@
 #include "comm/group/membership.h"
 #include "store/store.h"
 #include "net/sock.h"
+#include "comm/api/check.h"
 #include "comm/api/post.h"
 #include "comm/engine/engine.h"
 #include "comm/fault/fault.h"
@@ -152,6 +153,8 @@ oar_status oar_group_shrink(oar_group *group, const oar_shrink_opts *opts,
         return oari_fail(OAR_E_ARG, "group_shrink without a %s",
                          group == NULL ? "group" : "place for the new one");
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    if (group->loose)
+        return oari_fail_loose(group, "group_shrink");
     OARI_TRY(check_group(group));
     if (rule != NULL && strcasecmp(rule, "majority") != 0 &&
         strcasecmp(rule, "any") != 0)

@@ -30,6 +30,7 @@
 #include "base/clock.h"
 #include "base/fork.h"
 #include "base/status.h"
+#include "comm/api/check.h"
 #include "comm/api/post.h"
 #include "comm/fault/fault.h"
 #include "comm/group/group.h"
@@ -408,6 +409,8 @@ oar_status oar_window_create_at(const char *file, int line, oar_group *group,
         return oari_fail(OAR_E_ARG, "window_create without a %s",
                          group == NULL ? "group" : "place for the window");
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    if (group->loose)
+        return oari_fail_loose(group, "window_create");
     OARI_TRY(check_group(group));
     m.opts = oar_call_opts_init();
     m.opts.timeout_ms = o.timeout_ms;

@@ -55,6 +55,19 @@ oar_status oari_shm_base_progress(void *self)
     return oari_shm_messages_progress(b->mail);
 }
 
+int oari_shm_base_withdraw(void *self, oar_transfer *transfer, int is_send,
+                           int unmoved)
+{
+    oari_shm_base *b = self;
+    int with = is_send ? transfer->peer : transfer->source;
+
+    if (oari_match_withdraw(b->match, transfer))
+        return 1;
+    return with != b->rank && (is_send || !unmoved) &&
+           oari_shm_messages_withdraw(b->mail, transfer,
+                                      oari_shm_rank(&b->shm, with), is_send);
+}
+
 void oari_shm_base_abort(void *self, oar_status why)
 {
     atomic_store(&((oari_shm_base *)self)->aborted, (int)why);

@@ -29,6 +29,8 @@ int oari_shm_base_peek(void *self, int peer, uint64_t tag, uint64_t any,
                        oar_envelope *found);
 oar_status oari_shm_base_progress(void *self);
 void oari_shm_base_abort(void *self, oar_status why);
+int oari_shm_base_withdraw(void *self, oar_transfer *transfer, int is_send,
+                           int unmoved);
 oari_shm *oari_shm_base_get(void *self);
 
 /* The common part of the public tables. */

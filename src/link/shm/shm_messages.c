@@ -316,6 +316,53 @@ oar_status oari_shm_messages_progress(oari_shm_messages *mail)
     return mail->link.failed;
 }
 
+/* ---- taking back --------------------------------------------------------- */
+
+static int withdraw_send(shm_peer *p, oar_transfer *t, int gone)
+{
+    if (oari_endpoint_withdraw_send(&p->with, t, gone))
+        return 1;
+    if (!gone || p->sending != t)
+        return 0;
+    p->sending = NULL;
+    return 1;
+}
+
+/* What comes of the message is dropped. */
+static int withdraw_receive(shm_peer *p, oar_transfer *t, int gone)
+{
+    oari_header done = { .kind = OARI_HEADER_DONE,
+                         .number = oari_scratch(t, 1) };
+
+    if (p->reading && p->inbound.into == t) {
+        p->inbound = (oari_inbound){ 0 };
+        return 1;
+    }
+    if (oari_transfer_list_drop(&p->copying, t)) {
+        if (!gone)
+            oari_endpoint_answer(&p->with, &done);
+        return 1;
+    }
+    if (!gone || !oari_transfer_list_drop(&p->with.arriving, t))
+        return 0;
+    if (p->receive == t) {
+        p->receive = NULL;
+        p->inbound = (oari_inbound){ 0 };
+    }
+    return 1;
+}
+
+int oari_shm_messages_withdraw(oari_shm_messages *mail, oar_transfer *t,
+                               int peer, int is_send)
+{
+    const oari_shm *b = mail->shm;
+    int gone = b->gone[peer] ||
+               oari_bulletin_has(oari_shm_bulletin(b, peer), OARI_FACT_FAULT);
+
+    return is_send ? withdraw_send(&mail->peer[peer], t, gone)
+                   : withdraw_receive(&mail->peer[peer], t, gone);
+}
+
 /* ---- making and ending --------------------------------------------------- */
 
 static void open_peer(oari_shm_messages *m, int peer)

@@ -195,6 +195,8 @@ void tcp_close(tcp_mesh *m);
 oar_status tcp_send(tcp_mesh *m, oar_transfer *t);
 /* Connects to the peers that a receive, which has been posted, needs. */
 void tcp_expect(tcp_mesh *m, const oar_transfer *t);
+/* As oari_backend.withdraw (link.h). */
+int tcp_withdraw(tcp_mesh *m, oar_transfer *t, int is_send, int unmoved);
 oar_status tcp_progress(tcp_mesh *m);
 /* Returns 1 if progress would find something; else epoll_fd will be readable
  * when it does. */
@@ -307,11 +309,15 @@ void tcp_pump(tcp_mesh *m, int peer);
 enum oari_written tcp_write(oari_endpoint *e, oari_header *h, oar_transfer *t);
 void tcp_credit(tcp_mesh *m, int peer);
 void tcp_end_out(tcp_mesh *m, tcp_peer *p, oar_status why);
+/* Takes back a send to the peer, or a receive that has found its message: as
+ * oari_backend.withdraw. */
+int tcp_withdraw_send(tcp_peer *p, oar_transfer *t);
 
 /* ---- tcp_in.c ------------------------------------------------------------ */
 
 oar_status tcp_read(tcp_mesh *m, tcp_conn *c);
 void tcp_end_in(tcp_mesh *m, oar_status why);
+int tcp_withdraw_receive(tcp_mesh *m, oar_transfer *t);
 extern const oari_transport tcp_transport;
 
 /* ---- tcp_fault.c --------------------------------------------------------- */

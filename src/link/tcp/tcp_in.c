@@ -274,3 +274,16 @@ void tcp_end_in(tcp_mesh *m, oar_status why)
         c->target = NULL;
     }
 }
+
+int tcp_withdraw_receive(tcp_mesh *m, oar_transfer *t)
+{
+    tcp_peer *p = &m->peer[t->source];
+
+    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
+        if (c->inbound.into == t) {
+            c->inbound = (oari_inbound){ 0 };
+            c->target = NULL;
+            return 1;
+        }
+    return p->gone && oari_transfer_list_drop(&p->with.arriving, t);
+}

@@ -118,6 +118,15 @@ void tcp_expect(tcp_mesh *m, const oar_transfer *t)
             tcp_want_later(m, r);
 }
 
+int tcp_withdraw(tcp_mesh *m, oar_transfer *t, int is_send, int unmoved)
+{
+    if (oari_match_withdraw(m->link.match, t))
+        return 1;
+    if (is_send)
+        return t->peer != m->rank && tcp_withdraw_send(&m->peer[t->peer], t);
+    return !unmoved && t->source != m->rank && tcp_withdraw_receive(m, t);
+}
+
 /* Serves one socket as the events say. */
 static oar_status serve_conn(tcp_mesh *m, tcp_conn *c, uint32_t events)
 {

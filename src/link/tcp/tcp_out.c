@@ -241,6 +241,21 @@ void tcp_credit(tcp_mesh *m, int peer)
         oari_endpoint_give_credit(&p->with);
 }
 
+/* ---- taking back --------------------------------------------------------- */
+
+static int is_gone(const tcp_peer *p)
+{
+    return p->gone || (p->bulletin != NULL &&
+                       oari_bulletin_has(p->bulletin, OARI_FACT_FAULT));
+}
+
+int tcp_withdraw_send(tcp_peer *p, oar_transfer *t)
+{
+    if (oari_endpoint_withdraw_send(&p->with, t, is_gone(p)))
+        return 1;
+    return p->gone && oari_transfer_list_drop(&p->jobs, t);
+}
+
 /* ---- the end ------------------------------------------------------------- */
 
 /* Data whose buffer is the user's again cannot be sent to its end, and nothing

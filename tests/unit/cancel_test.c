@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages that are given up, works that their own function starts again, and
+ * what a loose group refuses. */
+#include "support/ranks.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include <oarsong/p2p.h>
+#include <oarsong/work.h>
+
+static const char *const backends[] = { "sim", "shm", "tcp", NULL };
+
+static void run_all(oar_rank_fn fn)
+{
+    for (int i = 0; backends[i] != NULL; i++)
+        assert_int_equal(ranks_run(backends[i], 2, NULL, fn, NULL), OAR_OK);
+}
+
+static oar_status make_loose(oar_group *world, oar_group **g)
+{
+    return oar_group_dup_with(
+        world, OAR_OPTS(oar_dup_opts, .name = "loose", .loose = 1), g);
+}
+
+/* ---- giving up ----------------------------------------------------------- */
+
+static void note_status(void *arg, oar_status status)
+{
+    atomic_store((_Atomic int *)arg, (int)status);
+}
+
+static oar_status give_up_receives(oar_group *g, void *arg)
+{
+    int32_t first = 1, second = 2, sent = 42;
+    int other = 1 - oar_group_rank(g), given_up = -1;
+    _Atomic int ended = -1;
+    oar_work *a, *b;
+
+    CHECK_OK(oar_recv(g, oar_span_of(&first, 1, OAR_I32), other, 5, NULL, &a));
+    CHECK_OK(oar_recv(g, oar_span_of(&second, 1, OAR_I32), OAR_ANY_SOURCE, 5,
+                      NULL, &b));
+    CHECK_OK(oar_work_then(a, note_status, &ended));
+    CHECK_OK(oar_work_cancel(a, &given_up));
+    CHECK(given_up == 1);
+    CHECK(oar_work_wait(a) == OAR_E_ABORTED);
+    CHECK(strstr(oar_last_error_text(), "given up") != NULL);
+    CHECK(atomic_load(&ended) == OAR_E_ABORTED);
+    CHECK_OK(oar_work_cancel(a, &given_up));
+    CHECK(given_up == 0);
+    CHECK_OK(oar_barrier(g, NULL, NULL));
+    CHECK_OK(oar_send(g, oar_span_of(&sent, 1, OAR_I32), other, 5, NULL, NULL));
+    CHECK_OK(oar_work_wait(b));
+    CHECK(first == 1 && second == 42);
+    CHECK_OK(oar_work_cancel(b, &given_up));
+    CHECK(given_up == 0);
+    CHECK_OK(oar_work_wait(b));
+    oar_work_release(a);
+    oar_work_release(b);
+    CHECK_OK(oar_barrier(g, NULL, &a));
+    CHECK(oar_work_cancel(a, &given_up) == OAR_E_ARG);
+    CHECK(oar_work_cancel(NULL, &given_up) == OAR_E_ARG);
+    CHECK(oar_work_cancel(a, NULL) == OAR_E_ARG);
+    CHECK_OK(oar_work_wait(a));
+    oar_work_release(a);
+    return OAR_OK;
+}
+
+static void a_receive_without_a_message_is_given_up(void **state)
+{
+    run_all(give_up_receives);
+}
+
+/* ---- starting again ------------------------------------------------------ */
+
+enum { TIMES = 100 };
+
+typedef struct server {
+    oar_work *work;
+    int32_t value;
+    _Atomic int count;
+    int64_t sum;
+} server;
+
+static void serve(void *arg, oar_status status)
+{
+    server *s = arg;
+
+    s->sum += s->value;
+    if (status == OAR_OK && atomic_fetch_add(&s->count, 1) + 1 < TIMES) {
+        oar_work_start(s->work);
+        oar_work_then(s->work, serve, s);
+    }
+}
+
+static oar_status serve_calls(oar_group *g, void *arg)
+{
+    server s = { 0 };
+
+    if (oar_group_rank(g) == 1) {
+        for (int32_t i = 0; i < TIMES; i++)
+            CHECK_OK(
+                oar_send(g, oar_span_of(&i, 1, OAR_I32), 0, 3, NULL, NULL));
+        return oar_barrier(g, NULL, NULL);
+    }
+    CHECK_OK(oar_recv(g, oar_span_of(&s.value, 1, OAR_I32), OAR_ANY_SOURCE, 3,
+                      OAR_OPTS(oar_call_opts, .prepare = 1), &s.work));
+    CHECK_OK(oar_work_start(s.work));
+    CHECK(oar_work_start(s.work) == OAR_E_STATE);
+    CHECK_OK(oar_work_then(s.work, serve, &s));
+    CHECK_OK(oar_work_wait(s.work)); /* for the last of them */
+    CHECK(atomic_load(&s.count) == TIMES);
+    CHECK(s.sum == TIMES * (TIMES - 1) / 2);
+    oar_work_release(s.work);
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void a_function_starts_its_own_work_again(void **state)
+{
+    run_all(serve_calls);
+}
+
+/* ---- loose groups -------------------------------------------------------- */
+
+static void never(void *arg, int rank, oar_gone how)
+{
+}
+
+static int is_refused(oar_status status)
+{
+    return status == OAR_E_UNSUPPORTED &&
+           strstr(oar_last_error_text(), "loose") != NULL;
+}
+
+static oar_status use_loose(oar_group *world, void *arg)
+{
+    int me = oar_group_rank(world), ranks[] = { 0, 1 }, value = me, got = -1;
+    oar_span one = oar_span_of(&value, 1, OAR_I32);
+    oar_group *g, *none;
+
+    CHECK_OK(make_loose(world, &g));
+    CHECK(is_refused(oar_barrier(g, NULL, NULL)));
+    CHECK(is_refused(oar_all_reduce(g, one, OAR_SUM, NULL, NULL)));
+    CHECK(is_refused(oar_monitored_barrier(g, NULL)));
+    CHECK(is_refused(oar_group_dup(g, &none)));
+    CHECK(is_refused(oar_group_split(g, 0, 0, &none)));
+    CHECK(is_refused(oar_group_subset(g, 2, ranks, &none)));
+    CHECK(is_refused(oar_group_shrink(g, NULL, &none)));
+    CHECK(is_refused(oar_group_on_gone(world, never, NULL)));
+    CHECK(oar_group_on_gone(g, NULL, NULL) == OAR_E_ARG);
+    CHECK_OK(oar_group_on_gone(g, never, NULL));
+    CHECK(oar_group_on_gone(g, never, NULL) == OAR_E_STATE);
+    CHECK_OK(oar_sendrecv(g, one, 1 - me, 1, oar_span_of(&got, 1, OAR_I32),
+                          1 - me, 1, NULL, NULL));
+    CHECK(got == 1 - me);
+    CHECK(oar_recv(g, one, 1 - me, 2, OAR_OPTS(oar_call_opts, .timeout_ms = 30),
+                   NULL) == OAR_E_TIMEOUT);
+    CHECK_OK(oar_group_fault(g, NULL));
+    CHECK_OK(oar_barrier(world, NULL, NULL));
+    oar_group_destroy(g);
+    return oar_barrier(world, NULL, NULL);
+}
+
+static void a_loose_group_has_messages_only(void **state)
+{
+    run_all(use_loose);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_receive_without_a_message_is_given_up),
+        cmocka_unit_test(a_function_starts_its_own_work_again),
+        cmocka_unit_test(a_loose_group_has_messages_only),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
