@@ -56,14 +56,14 @@ static void count_step(const oari_exec *exec)
 
 /* ---- training ------------------------------------------------------------ */
 
-typedef struct trainer {
+typedef struct tp_trainer {
     oar_group *world, *row; /* row: the ranks that share a model */
     oar_mesh *mesh;
     oar_module *model;
     oar_tape *tape;
-} trainer;
+} tp_trainer;
 
-static oar_status make_model(trainer *t, const tp_loss *f)
+static oar_status make_model(tp_trainer *t, const tp_loss *f)
 {
     oar_status status;
 
@@ -88,7 +88,7 @@ static oar_status make_model(trainer *t, const tp_loss *f)
 }
 
 /* forward: (may be NULL) gets the steps of this rank so far, after the loss. */
-static oar_status run_pass(trainer *t, int *forward)
+static oar_status run_pass(tp_trainer *t, int *forward)
 {
     oar_tensor *x =
         oar_uniform(t->tape, OAR_I64, OAR_SHAPE(ROWS, CONTEXT), 1, 0, WORDS);
@@ -109,7 +109,7 @@ static oar_status run_pass(trainer *t, int *forward)
     return status;
 }
 
-static void end_training(trainer *t)
+static void end_training(tp_trainer *t)
 {
     oar_tape_destroy(t->tape);
     oar_module_release(t->model);
@@ -136,7 +136,7 @@ static int lose_one(test_job *c, int rank, void *arg)
     tp_loss *f = arg;
     oar_group_opts o = oar_group_opts_init();
     oar_status status = OAR_OK;
-    trainer t = { NULL };
+    tp_trainer t = { NULL };
     int64_t start;
 
     o.backend = f->backend;
