@@ -131,7 +131,8 @@ OAR_OPTS_INIT(oar_tp_opts);
  * keeps this rank's part of its parameters, with the bits of the whole, and
  * sends what it has to in forward and backward. Names of parameters stay; the
  * parameters that are cut are other tensors, so make optimizers and wrappers,
- * and add hooks, afterwards. Of lazy parameters (oar_lazy) only the part is
+ * and add hooks, afterwards: an optimizer that has the old ones is OAR_E_STATE
+ * when it steps. Of lazy parameters (oar_lazy) only the part is
  * made. No parameter is sent: every rank has built the same model.
  *
  * All ranks of the group call it, then forward and backward in the same order.
@@ -139,6 +140,10 @@ OAR_OPTS_INIT(oar_tp_opts);
  * process would get; of a parameter that is cut, its part. With OAR_TP_COLUMN
  * the result is this rank's part. Between a forward and its backward,
  * with `sequence` and oar_recompute, all inputs have the same shape.
+ *
+ * A layer that is given an input of another width than its style says (a row
+ * layer behind no column layer, say) fails in forward, on each rank, with
+ * OAR_E_SHAPE, its name and the width.
  *
  * A rank may have no part of a layer. Before anything is changed, and on all
  * ranks: OAR_E_NOT_FOUND: a rule names no module (with the nearest names).

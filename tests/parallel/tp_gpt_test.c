@@ -251,6 +251,27 @@ static void any_ranks_heads_and_words_give_the_model_of_one_process(void **s)
                     "sim");
 }
 
+/* Some ranks have no head, and few words and rows. */
+static void five_to_eight_ranks_give_it(void **s)
+{
+    static const int heads[] = { 8, 5, 3, 6 };
+
+    for (int n = 5; n <= 8; n++)
+        for (int sequence = 0; sequence < 2; sequence++)
+            run((gpt_case){ .ranks = n,
+                            .heads = heads[n - 5],
+                            .kv_heads = n == 8 ? 2 : 0,
+                            .words = sequence ? 97 : 11,
+                            .sequence = sequence,
+                            .tied = n % 2,
+                            .rotary = n == 8,
+                            .smooth = n == 6,
+                            .dropout = n == 7 ? 0.2 : 0,
+                            .recompute = n == 5,
+                            .dtype = OAR_F64 },
+                "sim");
+}
+
 static void dropout_leaves_out_what_one_process_does(void **s)
 {
     for (int n = 2; n <= 3; n++)
@@ -299,6 +320,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
             any_ranks_heads_and_words_give_the_model_of_one_process),
+        cmocka_unit_test(five_to_eight_ranks_give_it),
         cmocka_unit_test(dropout_leaves_out_what_one_process_does),
         cmocka_unit_test(rotary_and_shared_heads_of_k_and_v_work),
         cmocka_unit_test(processes_and_f32_give_it_too),

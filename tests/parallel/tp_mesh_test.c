@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DDP and FSDP around a tensor parallel GPT, on a mesh: the training of one
- * process on the joined batch, clipped by the norm of the whole model. */
+/* DDP and FSDP around a tensor parallel GPT, on a mesh of two or three dims: the
+ * training of one process on the joined batch, clipped by the norm of the whole
+ * model. */
 #include "support/ranks.h"
 
 #include <math.h>
@@ -11,8 +12,11 @@
 
 enum { WORDS = 13, CONTEXT = 4, BATCH = 12, STEPS = 6, MOST = 4096 };
 
+enum { COPIES, DATA, TENSOR, DIMS }; /* of the mesh */
+
 typedef struct tp_mesh_case {
-    int data, tensor; /* the sizes of the mesh */
+    int copies; /* of the shards of FSDP (DDP over them); 0: one */
+    int data, tensor;
     int fsdp, sequence, accumulate;
     oar_hold hold;
 } tp_mesh_case;
@@ -82,15 +86,18 @@ static oar_status wrap(const tp_mesh_case *c, oar_mesh *mesh, oar_module **net,
 
     CHECK_OK(make_gpt(net));
     CHECK_OK(
-        oar_tp_parallelize_gpt(*net, oar_mesh_group(mesh, 1),
+        oar_tp_parallelize_gpt(*net, oar_mesh_group(mesh, TENSOR),
                                OAR_OPTS(oar_tp_opts, .sequence = c->sequence)));
     if (!c->fsdp) {
-        CHECK_OK(oar_ddp_wrap(*net, oar_mesh_group(mesh, 0), NULL, net));
+        CHECK_OK(oar_ddp_wrap(*net, oar_mesh_group(mesh, DATA), NULL, net));
         return oar_sgd_create(*net, o, optim);
     }
     CHECK_OK(oar_fsdp_wrap(
-        *net, oar_mesh_group(mesh, 0),
-        OAR_OPTS(oar_fsdp_opts, .hold = c->hold, .least_bytes = 1), net));
+        *net, oar_mesh_group(mesh, DATA),
+        OAR_OPTS(oar_fsdp_opts, .hold = c->hold, .least_bytes = 1,
+                 .replicas =
+                     c->copies > 1 ? oar_mesh_group(mesh, COPIES) : NULL),
+        net));
     param = oar_fsdp_params(*net, &count);
     return oar_sgd_create_over(count, param, o, optim);
 }
@@ -109,14 +116,16 @@ static oar_status run_pass(const tp_mesh_case *c, oar_mesh *mesh,
                            int micro)
 {
     int passes = c->accumulate ? 2 : 1;
-    int rows = BATCH / c->data, each = rows / passes, at[2];
+    int copies = oar_mesh_size(mesh, COPIES), at[DIMS], first;
+    int rows = BATCH / copies / c->data, each = rows / passes;
     oar_tensor *x, *y, *loss;
 
     CHECK_OK(oar_mesh_coordinates(mesh, oar_mesh_rank(mesh), at));
-    x = batch(tape, step, at[0] * rows + micro * each, each);
-    y = batch(tape, 100 + step, at[0] * rows + micro * each, each);
+    first = (at[COPIES] * c->data + at[DATA]) * rows + micro * each;
+    x = batch(tape, step, first, each);
+    y = batch(tape, 100 + step, first, each);
     loss = oar_tp_cross_entropy(tape, oar_forward(tape, net, x), flat(tape, y),
-                                oar_mesh_group(mesh, 1), WORDS, NULL);
+                                oar_mesh_group(mesh, TENSOR), WORDS, NULL);
     return oar_backward(tape, oar_scale(tape, loss, 1.0 / passes));
 }
 
@@ -124,7 +133,7 @@ static oar_status compare(const tp_mesh_case *c, oar_mesh *mesh,
                           oar_module *net, const oar_module *whole)
 {
     static _Thread_local double a[MOST], b[MOST];
-    oar_group *tensor = oar_mesh_group(mesh, 1);
+    oar_group *tensor = oar_mesh_group(mesh, TENSOR);
     const oar_module *inner = oar_module_child(net, 0);
     char name[128];
 
@@ -165,8 +174,9 @@ static oar_status train_on_mesh(oar_group *g, void *arg)
 
     CHECK_OK(make_gpt(&whole));
     CHECK_OK(train_alone(whole, norm));
-    CHECK_OK(oar_mesh_create(g, 2, (int[]){ c->data, c->tensor },
-                             (const char *[]){ "dp", "tp" }, NULL, &mesh));
+    CHECK_OK(oar_mesh_create(g, DIMS, (int[]){ -1, c->data, c->tensor },
+                             (const char *[]){ "copies", "data", "tensor" },
+                             NULL, &mesh));
     CHECK_OK(wrap(c, mesh, &net, &optim));
     CHECK_OK(oar_tape_create(&tape));
     for (uint64_t step = 0; step < STEPS; step++) {
@@ -193,10 +203,12 @@ static oar_status train_on_mesh(oar_group *g, void *arg)
 
 static void run(tp_mesh_case c, const char *backend)
 {
-    if (ranks_run(backend, c.data * c.tensor, NULL, train_on_mesh, &c) !=
-        OAR_OK)
-        fail_msg("%d x %d, fsdp %d, hold %d, sequence %d, accumulate %d",
-                 c.data, c.tensor, c.fsdp, (int)c.hold, c.sequence,
+    int copies = c.copies > 0 ? c.copies : 1;
+
+    if (ranks_run(backend, copies * c.data * c.tensor, NULL, train_on_mesh,
+                  &c) != OAR_OK)
+        fail_msg("%d x %d x %d, fsdp %d, hold %d, sequence %d, accumulate %d",
+                 copies, c.data, c.tensor, c.fsdp, (int)c.hold, c.sequence,
                  c.accumulate);
 }
 
@@ -225,11 +237,32 @@ static void fsdp_around_tensor_parallel_is_one_process(void **state)
         "native");
 }
 
+/* Two copies of two shards of two parts: every rank has an eighth of the work,
+ * and each element of the model counts once in the norm. */
+static void ddp_of_fsdp_of_tensor_parallel_is_one_process(void **state)
+{
+    for (int k = 0; k < 4; k++)
+        run((tp_mesh_case){ .copies = 2,
+                            .data = 2,
+                            .tensor = 2,
+                            .fsdp = 1,
+                            .sequence = k & 1,
+                            .hold = k >> 1 ? OAR_HOLD_OWN : OAR_HOLD_AUTO },
+            "sim");
+    run((tp_mesh_case){ .copies = 2, .data = 1, .tensor = 3, .fsdp = 1 },
+        "sim");
+    run(
+        (tp_mesh_case){
+            .copies = 2, .data = 1, .tensor = 2, .fsdp = 1, .accumulate = 1 },
+        "native");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ddp_around_tensor_parallel_is_one_process),
         cmocka_unit_test(fsdp_around_tensor_parallel_is_one_process),
+        cmocka_unit_test(ddp_of_fsdp_of_tensor_parallel_is_one_process),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

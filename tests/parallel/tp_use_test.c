@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Models made tensor parallel by rules: what is sent, layers of one's own, the
- * loss over parts of the classes, and wrong use, which all ranks hear of. */
+ * loss over parts of the classes. Wrong use is in tp_refusal_test.c. */
 #include "support/ranks.h"
 
 #include <math.h>
@@ -276,138 +276,6 @@ static void the_loss_weighs_smooths_and_ignores_over_all_classes(void **state)
     assert_int_equal(ranks_run("sim", 2, NULL, weighed_loss, NULL), OAR_OK);
 }
 
-/* ---- wrong use ----------------------------------------------------------- */
-
-static oar_status refuse(oar_module *net, oar_group *g, oar_tp_rule rule,
-                         const oar_tp_opts *opts, oar_status status,
-                         const char *text)
-{
-    oar_tensor *before = oar_module_param(net, 0);
-
-    CHECK(fails_with(oar_tp_parallelize(net, g, 1, &rule, opts), status, text));
-    CHECK(oar_module_param(net, 0) == before);
-    return OAR_OK;
-}
-
-static oar_status wrong_rules(oar_group *g, void *arg)
-{
-    const oar_tp_rule both[] = { { "0", OAR_TP_COLUMN, 0 },
-                                 { "*", OAR_TP_ROW, 0 } };
-    oar_module *net, *wrapped, *gpt;
-
-    CHECK_OK(make_net(RMS, &net));
-    CHECK_OK(refuse(net, g, (oar_tp_rule){ "9", OAR_TP_ROW, 0 }, NULL,
-                    OAR_E_NOT_FOUND, "fits \"9\"; the nearest: \"0\""));
-    CHECK_OK(refuse(net, g, (oar_tp_rule){ "1", OAR_TP_ROW, 0 }, NULL,
-                    OAR_E_ARG,
-                    "OAR_TP_ROW does not suit \"1\", which is a relu"));
-    CHECK_OK(refuse(net, g, (oar_tp_rule){ "0", OAR_TP_VOCABULARY, 0 }, NULL,
-                    OAR_E_ARG, "which is a linear"));
-    CHECK_OK(refuse(net, g, (oar_tp_rule){ "3", OAR_TP_SEQUENCE, 0 }, NULL,
-                    OAR_E_ARG, "without `sequence`"));
-    CHECK_OK(refuse(net, g, (oar_tp_rule){ "2", OAR_TP_ROW, 1 }, NULL,
-                    OAR_E_ARG, "gathers"));
-    CHECK_OK(refuse(net, g, (oar_tp_rule){ "2", (oar_tp_style)17, 0 }, NULL,
-                    OAR_E_ARG, "no such style"));
-    CHECK(fails_with(oar_tp_parallelize(net, g, 2, both, NULL), OAR_E_ARG,
-                     "both name \"0\""));
-    CHECK(fails_with(oar_tp_parallelize(net, NULL, 2, both, NULL), OAR_E_ARG,
-                     "group is NULL"));
-    CHECK(fails_with(oar_tp_parallelize(NULL, g, 2, both, NULL), OAR_E_ARG,
-                     "of NULL"));
-    CHECK(fails_with(oar_tp_parallelize_gpt(net, g, NULL), OAR_E_ARG,
-                     "it is no gpt"));
-    CHECK(fails_with(oar_tp_clip_grad_norm(net, 1, NULL), OAR_E_ARG,
-                     "nothing is tensor parallel"));
-    CHECK_OK(parallelize(COLUMN_ROW, net, g));
-    CHECK(fails_with(parallelize(COLUMN_ROW, net, g), OAR_E_STATE,
-                     "tensor parallel already"));
-    CHECK_OK(oar_gpt_create(NULL, &gpt));
-    CHECK_OK(oar_ddp_wrap(gpt, g, NULL, &wrapped));
-    CHECK(fails_with(oar_tp_parallelize_gpt(wrapped, g, NULL), OAR_E_STATE,
-                     "first parallelize, then wrap"));
-    oar_module_release(wrapped);
-    oar_module_release(net);
-    return OAR_OK;
-}
-
-/* A parameter that is used outside the layers that are cut. */
-static oar_status shared_param(oar_group *g, void *arg)
-{
-    oar_module *child[2] = { new_linear(IN, IN, 1, 1),
-                             new_linear(IN, IN, 2, 1) };
-    const oar_tp_rule ways[] = { { "0", OAR_TP_COLUMN, 0 },
-                                 { "1", OAR_TP_ROW, 0 } };
-    oar_module *net;
-
-    CHECK_OK(oar_module_replace_param(
-        child[1], "weight", oar_tensor_retain(oar_module_param(child[0], 0))));
-    CHECK_OK(oar_sequential_create(2, child, &net));
-    CHECK_OK(refuse(net, g, (oar_tp_rule){ "0", OAR_TP_COLUMN, 0 }, NULL,
-                    OAR_E_UNSUPPORTED, "a layer that no rule names"));
-    CHECK(fails_with(oar_tp_parallelize(net, g, 2, ways, NULL),
-                     OAR_E_UNSUPPORTED, "in two ways"));
-    CHECK_OK(oar_tp_parallelize(net, g, 1,
-                                &(oar_tp_rule){ "*", OAR_TP_COLUMN, 1 }, NULL));
-    CHECK(oar_module_param(net, 0) == oar_module_param(net, 1));
-    oar_module_release(net);
-    return OAR_OK;
-}
-
-/* Ranks that do not do the same. */
-static oar_status ranks_differ(oar_group *g, void *arg)
-{
-    int other = oar_group_rank(g) == 1;
-    oar_tp_rule rule = { "0", other ? OAR_TP_ROW : OAR_TP_COLUMN, 0 };
-    oar_module *net;
-
-    CHECK_OK(make_net(COLUMN_ROW, &net));
-    CHECK(fails_with(oar_tp_parallelize(net, g, 1, &rule, NULL), OAR_E_MISMATCH,
-                     "OAR_TP_ROW on rank 1"));
-    CHECK(fails_with(oar_tp_parallelize(net, g, other, &rule, NULL),
-                     OAR_E_MISMATCH, "1 rules on rank 1"));
-    rule.style = OAR_TP_COLUMN;
-    if (other)
-        CHECK_OK(oar_tensor_fill(oar_module_param(net, 2), 1));
-    CHECK(fails_with(oar_tp_parallelize(net, g, 1, &rule, NULL), OAR_E_MISMATCH,
-                     "2.weight f64 [5, 7] with numbers"));
-    rule.name = other ? "none" : "0";
-    CHECK(oar_tp_parallelize(net, g, 1, &rule, NULL) == OAR_E_NOT_FOUND);
-    CHECK(last_error_has(other ? "fits \"none\"" : "rank 1"));
-    oar_module_release(net);
-    return OAR_OK;
-}
-
-static void wrong_use_is_named_on_all_ranks(void **state)
-{
-    assert_int_equal(ranks_run("sim", 2, NULL, wrong_rules, NULL), OAR_OK);
-    assert_int_equal(ranks_run("sim", 2, NULL, shared_param, NULL), OAR_OK);
-    assert_int_equal(ranks_run("sim", 3, NULL, ranks_differ, NULL), OAR_OK);
-}
-
-/* Rows must be spread before a layer can use them. */
-static oar_status rows_missing(oar_group *g, void *arg)
-{
-    oar_tensor *x = oar_zeros(NULL, OAR_F64, OAR_SHAPE(ROWS, IN));
-    oar_module *net;
-
-    CHECK_OK(make_net(COLUMN_ROW, &net));
-    CHECK_OK(oar_tp_parallelize(net, g, 1,
-                                &(oar_tp_rule){ "0", OAR_TP_COLUMN, 0 },
-                                OAR_OPTS(oar_tp_opts, .sequence = 1)));
-    CHECK(oar_forward(NULL, net, x) == NULL);
-    CHECK(fails_with(oar_last_error()->status, OAR_E_STATE,
-                     "nothing was spread by rows before"));
-    oar_module_release(net);
-    oar_tensor_release(x);
-    return OAR_OK;
-}
-
-static void a_layer_before_the_first_scatter_is_refused(void **state)
-{
-    assert_int_equal(ranks_run("sim", 2, NULL, rows_missing, NULL), OAR_OK);
-}
-
 /* ---- no memory ----------------------------------------------------------- */
 
 typedef struct short_case {
@@ -472,8 +340,6 @@ int main(void)
         cmocka_unit_test(a_block_sums_twice_each_way),
         cmocka_unit_test(rules_make_any_model_parallel),
         cmocka_unit_test(the_loss_weighs_smooths_and_ignores_over_all_classes),
-        cmocka_unit_test(wrong_use_is_named_on_all_ranks),
-        cmocka_unit_test(a_layer_before_the_first_scatter_is_refused),
         cmocka_unit_test(without_memory_a_call_fails_and_leaves_nothing),
     };
 

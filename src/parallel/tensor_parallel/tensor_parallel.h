@@ -124,6 +124,7 @@ enum { OARI_TP_PARAMS = 2 }; /* weight, bias */
 /* The private data of every layer. */
 typedef struct oari_tp_layer {
     oari_tp *tp; /* a reference */
+    char *name;  /* in the model, for messages */
     oar_tp_style style;
     int gather;
     oari_tp_cut cut[OARI_TP_PARAMS]; /* of its parameters, in order */
@@ -136,9 +137,11 @@ typedef struct oari_tp_layer {
 oari_tp_layer *oari_tp_layer_of(const oar_module *module);
 
 /* Makes the layer of this style, without parameters, for a plain one: linear,
- * embedding or norm. Takes the numbers of layer but for tp, which it counts. */
+ * embedding or norm. Takes the numbers of layer but for tp, which it counts,
+ * and the name, which it copies. */
 oar_status oari_tp_layer_create(oari_tp *tp, const oar_module *plain,
-                                const oari_tp_layer *layer, oar_module **made);
+                                const char *name, const oari_tp_layer *layer,
+                                oar_module **made);
 
 /* ---- tp_grads.c ---------------------------------------------------------- */
 

@@ -6,6 +6,7 @@
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
 
+#include "base/alloc.h"
 #include "base/status.h"
 #include "parallel/tensor_parallel/tensor_parallel.h"
 
@@ -41,13 +42,30 @@ static oar_tensor *whole_param(oar_tape *tape, const oari_tp_layer *l,
 
 /* ---- linear -------------------------------------------------------------- */
 
+static int64_t last_dim(const oar_tensor *x)
+{
+    oar_shape shape = oar_tensor_shape(x);
+
+    return shape.ndim > 0 ? shape.dim[shape.ndim - 1] : 1;
+}
+
 static oar_tensor *column(oar_tape *tape, oar_module *module,
                           const oari_tp_layer *l, oar_tensor *x)
 {
-    oar_tensor *y =
-        oar_linear(tape, oari_tp_enter(l->tp, tape, x),
-                   oar_module_param(module, 0), oar_module_param(module, 1));
+    int64_t width = l->cut[0].whole.dim[1];
+    oar_tensor *y;
 
+    if (x != NULL && last_dim(x) != width) {
+        oari_fail(OAR_E_SHAPE,
+                  "\"%s\" is OAR_TP_COLUMN: it takes all %lld inputs, and rank "
+                  "%d gives it %lld; behind another column layer it has to be "
+                  "OAR_TP_ROW, or that one has to gather",
+                  l->name, (long long)width, l->tp->rank,
+                  (long long)last_dim(x));
+        return NULL;
+    }
+    y = oar_linear(tape, oari_tp_enter(l->tp, tape, x),
+                   oar_module_param(module, 0), oar_module_param(module, 1));
     return l->gather ? oar_tp_gather(tape, y, l->tp->group, -1,
                                      l->cut[0].whole.dim[0])
                      : y;
@@ -57,8 +75,18 @@ static oar_tensor *row(oar_tape *tape, oar_module *module,
                        const oari_tp_layer *l, oar_tensor *x)
 {
     oar_tensor *bias = oar_module_param(module, 1);
-    oar_tensor *y = oar_linear(tape, x, oar_module_param(module, 0), NULL);
+    oar_tensor *y;
 
+    if (x != NULL && last_dim(x) != l->cut[0].count[0]) {
+        oari_fail(OAR_E_SHAPE,
+                  "\"%s\" is OAR_TP_ROW: rank %d takes %lld of its %lld "
+                  "inputs, and gives it %lld; it has to follow an "
+                  "OAR_TP_COLUMN layer of that width that does not gather",
+                  l->name, l->tp->rank, (long long)l->cut[0].count[0],
+                  (long long)l->cut[0].whole.dim[1], (long long)last_dim(x));
+        return NULL;
+    }
+    y = oar_linear(tape, x, oar_module_param(module, 0), NULL);
     y = oari_tp_leave(l->tp, tape, y);
     return bias != NULL ? oar_add(tape, y, whole_param(tape, l, bias)) : y;
 }
@@ -140,7 +168,10 @@ static oar_tensor *norm(oar_tape *tape, oar_module *module,
 
 static void layer_destroy(void *self)
 {
-    oari_tp_release(((oari_tp_layer *)self)->tp);
+    oari_tp_layer *l = self;
+
+    oari_free(l->name);
+    oari_tp_release(l->tp);
 }
 
 #define TP_CLASS(fn, text)                                              \
@@ -176,7 +207,8 @@ oari_tp_layer *oari_tp_layer_of(const oar_module *module)
 }
 
 oar_status oari_tp_layer_create(oari_tp *tp, const oar_module *plain,
-                                const oari_tp_layer *layer, oar_module **made)
+                                const char *name, const oari_tp_layer *layer,
+                                oar_module **made)
 {
     oar_layer_kind kind = oar_layer_kind_of(plain);
     const oar_module_class *class =
@@ -191,6 +223,9 @@ oar_status oari_tp_layer_create(oari_tp *tp, const oar_module *plain,
     l = oar_module_self(*made);
     *l = *layer;
     l->tp = oari_tp_retain(tp);
+    l->name = oari_strdup(name);
+    if (l->name == NULL)
+        return OAR_E_NOMEM;
     l->eps = oar_norm_eps(plain);
     l->is_rms = kind == OAR_LAYER_RMS_NORM;
     l->table.size = sizeof l->table;

@@ -124,7 +124,7 @@ static oar_status make_layer(const oari_tp_plan *p, oari_tp_plan_entry *e)
     if (oar_layer_kind_of(e->module) == OAR_LAYER_ATTENTION ||
         oar_layer_kind_of(e->module) == OAR_LAYER_DROPOUT)
         return OAR_OK;
-    status = oari_tp_layer_create(p->tp, e->module, &e->layer, &made);
+    status = oari_tp_layer_create(p->tp, e->module, e->name, &e->layer, &made);
     for (int i = 0; i < oar_module_params(e->module) && status == OAR_OK; i++)
         status = add_part(p, e, made, i);
     if (status != OAR_OK) {
@@ -159,14 +159,27 @@ static oar_status make_layers(oari_tp_plan *p)
 
 /* ---- putting them in place ----------------------------------------------- */
 
+/* An optimizer that was made before has the whole tensors, and would train what
+ * nothing uses. */
+static void guard_wholes(const oari_tp_plan_entry *e)
+{
+    for (int i = 0; i < OARI_TP_PARAMS; i++)
+        if (e->layer.cut[i].ranges > 0)
+            oar_tensor_guard(oar_module_param(e->module, i),
+                             "tp_parallelize has cut it: make optimizers "
+                             "afterwards, of the parallel model");
+}
+
 static oar_status place_entry(const oari_tp_plan *p,
                               const oari_tp_plan_entry *e)
 {
     for (const oari_tp_plan_entry *k = p->entry.data; k < e; k++)
         if (k->module == e->module && e->made == NULL)
             return OAR_OK; /* it is changed already */
-    if (e->made != NULL)
+    if (e->made != NULL) {
+        guard_wholes(e);
         return oar_module_replace(p->root, e->name, oar_module_retain(e->made));
+    }
     if (oar_layer_kind_of(e->module) == OAR_LAYER_ATTENTION)
         return oar_attention_keep_heads(e->module, e->first_head, e->heads);
     return oar_dropout_place_by(e->module, oari_tp_place_rows,

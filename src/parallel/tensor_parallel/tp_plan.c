@@ -78,7 +78,7 @@ static oar_status check_style(const oar_module *module, const char *name,
     return OAR_OK;
 }
 
-/* Returns how each parameter of a module is cut by a style. */
+/* Returns how each parameter of a module is cut by a style that suits it. */
 static oari_tp_layer layer_for(const oari_tp_plan *p, const oar_module *module,
                                const oar_tp_rule *rule)
 {
@@ -172,11 +172,12 @@ static oar_status add_heads(oari_tp_plan *p, oar_module *attention,
 static oar_status add_module(oari_tp_plan *p, oar_module *module,
                              const char *name, const oar_tp_rule *rule)
 {
-    oari_tp_layer layer = layer_for(p, module, rule);
+    oari_tp_layer layer;
 
     OARI_TRY(check_style(module, name, rule->style));
     if (rule->style == OAR_TP_HEADS)
         return add_heads(p, module, name, rule);
+    layer = layer_for(p, module, rule);
     return add_entry(p, module, name, &layer);
 }
 
