@@ -30,6 +30,12 @@
  * micro-batch. That pipeline is over then: its calls are OAR_E_STATE, and
  * gradients are undefined. The group it was made of goes on: make another.
  *
+ * A stage may be a module that DDP or FSDP has wrapped over other ranks, which
+ * have the same stages: the columns and rows of a mesh. Its gradients are
+ * reduced once, where the schedule has REDUCE_GRAD, else after the stage's last
+ * backward. A function whose inside is wrapped takes care of that by itself
+ * (oar_ddp_opts.accumulate).
+ *
  * Clip gradients and step with a loss scaler over the ranks by parallel.h.
  *
  * Threads: one pipeline by one thread at a time.
@@ -159,6 +165,33 @@ OAR_API oar_status oar_pipeline_step_at(const char *file, int line,
                                         oar_pipeline *pipeline,
                                         const oar_pipeline_batch *batch,
                                         oar_pipeline_result *result);
+
+/* Runs a batch forward only, with nothing recorded; whether modules are in
+ * training mode is the caller's matter. Without targets the loss is 0. Where
+ * the last stage is, `output`, which may be NULL, has room for its outputs, and
+ * gets them with the rows of all micro-batches; the caller owns them. */
+#define oar_pipeline_eval(pipeline, batch, result, output) \
+    oar_pipeline_eval_at(OAR_HERE, pipeline, batch, result, output)
+OAR_API oar_status oar_pipeline_eval_at(const char *file, int line,
+                                        oar_pipeline *pipeline,
+                                        const oar_pipeline_batch *batch,
+                                        oar_pipeline_result *result,
+                                        oar_tensor **output);
+
+/* ---- parameters in common ------------------------------------------------ */
+
+/* Makes the tensors that ranks give under a name one parameter: the first
+ * holder's numbers are copied to the others now, and every step leaves the sum
+ * of all their gradients in each of them, with the same bits. Ranks that have
+ * none give NULL; all ranks call it, with the same name. A tensor that two
+ * stages of one rank use needs no tie. After DDP, the sum is one of means.
+ * OAR_E_SHAPE: shapes or dtypes differ; OAR_E_UNSUPPORTED: FSDP has the
+ * parameter. Clip tied parameters with `uncounted` on all holders but one. */
+#define oar_pipeline_tie(pipeline, name, param) \
+    oar_pipeline_tie_at(OAR_HERE, pipeline, name, param)
+OAR_API oar_status oar_pipeline_tie_at(const char *file, int line,
+                                       oar_pipeline *pipeline, const char *name,
+                                       oar_tensor *param);
 
 OAR_END_DECLS
 

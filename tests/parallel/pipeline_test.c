@@ -78,7 +78,7 @@ static oar_status train_and_compare(oar_group *g, void *arg)
         stage[stages].index = s;
         stage[stages].recompute = c->recompute;
         stage[stages].module = staged_net_stage(c->net.kind, s);
-        optim[stages] = staged_net_optim(stage[stages].module);
+        optim[stages] = staged_net_optim(&c->net, stage[stages].module);
         stages++;
     }
     CHECK_OK(

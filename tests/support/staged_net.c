@@ -56,12 +56,15 @@ oar_tensor *staged_net_loss(void *arg, oar_tape *tape, int micro,
     return oar_mse(tape, out[0], target[0]);
 }
 
-oar_optim *staged_net_optim(oar_module *stage)
+oar_optim *staged_net_optim(const staged_case *c, oar_module *stage)
 {
-    oar_optim *adam = NULL;
+    oar_optim *optim = NULL;
 
-    oar_adamw_create(stage, NULL, &adam);
-    return adam;
+    if (c->replicas > 0)
+        oar_sgd_create(stage, OAR_OPTS(oar_sgd_opts, .lr = 0.1), &optim);
+    else
+        oar_adamw_create(stage, NULL, &optim);
+    return optim;
 }
 
 int64_t staged_net_rows(const staged_case *c, int micro)
@@ -101,7 +104,8 @@ static oar_status run_micro(const staged_case *c, oar_tape *tape,
                             oar_tensor *target, int micro, double *loss)
 {
     int64_t first = 0, rows = staged_net_rows(c, micro);
-    double part = c->equal ? 1.0 / c->micro : (double)rows / (double)c->rows;
+    double part = (c->equal ? 1.0 / c->micro : (double)rows / (double)c->rows) /
+                  (c->replicas > 0 ? c->replicas : 1);
     oar_tensor *x, *y, *mean, *seed = oar_full(NULL, OAR_F32, OAR_SCALAR, part);
     oar_status status;
     double value = 0;
@@ -122,44 +126,64 @@ static oar_status run_micro(const staged_case *c, oar_tape *tape,
     return status;
 }
 
-static oar_status run_step(const staged_case *c, oar_tape *tape,
-                           oar_module *const *stage, oar_optim *const *optim,
-                           int step, double *loss)
+static oar_status run_batch(const staged_case *c, oar_tape *tape,
+                            oar_module *const *stage, int number, double *loss)
 {
-    oar_tensor *input = staged_net_input(c, step);
-    oar_tensor *target = staged_net_target(c, step);
+    oar_tensor *input = staged_net_input(c, number);
+    oar_tensor *target = staged_net_target(c, number);
     oar_status status = OAR_OK;
 
-    *loss = 0;
-    for (int s = 0; s < c->stages; s++)
-        oar_optim_zero_grad(optim[s]);
     for (int m = 0; status == OAR_OK && m < c->micro; m++)
         status = run_micro(c, tape, stage, input, target, m, loss);
-    for (int s = 0; status == OAR_OK && s < c->stages; s++)
-        status = oar_optim_step(optim[s]);
     oar_tensor_release(input);
     oar_tensor_release(target);
     return status;
 }
 
-oar_status staged_net_train(const staged_case *c, uint64_t *hash, double *loss)
+static oar_status run_step(const staged_case *c, oar_tape *tape,
+                           oar_module *const *stage, oar_optim *const *optim,
+                           int step, double *loss)
 {
-    oar_module *stage[STAGED_MOST];
+    int batches = c->replicas > 0 ? c->replicas : 1;
+    oar_status status = OAR_OK;
+
+    *loss = 0;
+    for (int s = 0; s < c->stages; s++)
+        oar_optim_zero_grad(optim[s]);
+    for (int r = 0; status == OAR_OK && r < batches; r++)
+        status = run_batch(c, tape, stage, step * batches + r, loss);
+    for (int s = 0; status == OAR_OK && s < c->stages; s++)
+        status = oar_optim_step(optim[s]);
+    return status;
+}
+
+oar_status staged_net_trained(const staged_case *c, oar_module **stage,
+                              double *loss)
+{
     oar_optim *optim[STAGED_MOST];
     oar_tape *tape;
     oar_status status = oar_tape_create(&tape);
 
     for (int s = 0; s < c->stages; s++) {
         stage[s] = staged_net_stage(c->kind, s);
-        optim[s] = staged_net_optim(stage[s]);
+        optim[s] = staged_net_optim(c, stage[s]);
     }
     for (int k = 0; status == OAR_OK && k < c->steps; k++)
         status = run_step(c, tape, stage, optim, k, loss);
+    for (int s = 0; s < c->stages; s++)
+        oar_optim_destroy(optim[s]);
+    oar_tape_destroy(tape);
+    return status;
+}
+
+oar_status staged_net_train(const staged_case *c, uint64_t *hash, double *loss)
+{
+    oar_module *stage[STAGED_MOST];
+    oar_status status = staged_net_trained(c, stage, loss);
+
     for (int s = 0; s < c->stages; s++) {
         hash[s] = staged_net_hash(stage[s]);
-        oar_optim_destroy(optim[s]);
         oar_module_release(stage[s]);
     }
-    oar_tape_destroy(tape);
     return status;
 }

@@ -75,6 +75,12 @@ void oari_ddp_begin(oari_ddp *d, const oar_tape *tape);
 /* Ends that backward: reduces the gradients; arg is the oari_ddp. */
 oar_status oari_ddp_finish(void *arg);
 
+/* Begins to reduce what passes without communication have added up, and waits
+ * for it. All ranks, outside oar_ddp_no_sync_begin and end; nothing runs
+ * through the module in between. */
+oar_status oari_ddp_reduce_begin(oari_ddp *d);
+oar_status oari_ddp_reduce_end(oari_ddp *d);
+
 /* Takes part in a pass of the other ranks on a rank without input. */
 oar_status oari_ddp_follow(oari_ddp *d);
 

@@ -253,6 +253,20 @@ oar_status oari_ddp_finish(void *arg)
     return end_pass(d);
 }
 
+oar_status oari_ddp_reduce_begin(oari_ddp *d)
+{
+    if (d->pass != OARI_PASS_NONE) /* it failed in the middle */
+        oari_reducer_reset(d->reducer);
+    d->pass = OARI_PASS_REDUCES;
+    d->copied_bytes = 0;
+    return oari_reducer_begin_rest(d->reducer);
+}
+
+oar_status oari_ddp_reduce_end(oari_ddp *d)
+{
+    return end_pass(d);
+}
+
 /* The gradients that this rank added up before it ran out of input do count. */
 oar_status oari_ddp_follow(oari_ddp *d)
 {

@@ -135,6 +135,9 @@ oar_status oari_fsdp_publish(oari_fsdp *d);
 
 /* Ends the reductions of a pass. */
 oar_status oari_fsdp_finish(oari_fsdp *d);
+/* Reduces what passes without communication have added up. All ranks, outside
+ * oar_fsdp_no_sync_begin and end. */
+oar_status oari_fsdp_reduce(oari_fsdp *d);
 
 /* ---- fsdp_join.c --------------------------------------------------------- */
 

@@ -156,6 +156,15 @@ void oari_fsdp_fail(oari_fsdp *d)
     clean_up(d);
 }
 
+oar_status oari_fsdp_reduce(oari_fsdp *d)
+{
+    oar_status status = oari_fsdp_finish(d);
+
+    if (status != OAR_OK)
+        oari_fsdp_fail(d);
+    return status;
+}
+
 static void pass_ended(void *arg, oar_status status)
 {
     oari_fsdp *d = arg;

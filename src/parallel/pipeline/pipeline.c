@@ -71,8 +71,9 @@ static oar_status allocate_arrays(oar_pipeline *p)
     p->weight = oari_alloc(m, sizeof *p->weight);
     p->loss = oari_alloc(m, sizeof *p->loss);
     p->told = oari_alloc((size_t)p->ranks, sizeof *p->told);
+    p->out = oari_alloc(m * OARI_TENSORS, sizeof(oar_tensor *));
     return p->wiring && p->rows && p->first_row && p->class_of && p->weight &&
-                   p->loss && p->told
+                   p->loss && p->told && p->out
                ? OAR_OK
                : OAR_E_NOMEM;
 }
@@ -149,8 +150,8 @@ void oar_pipeline_destroy(oar_pipeline *p)
         oari_flights_free(&p->stage[i]);
         oar_module_release(p->stage[i].given.module);
         oari_free(p->stage[i].edge);
-        oari_free(p->stage[i].turn);
     }
+    oari_ties_free(p);
     oar_group_destroy(p->group);
     oar_schedule_release(p->schedule);
     for (int64_t i = 0; i < p->idle.count; i++)
@@ -166,6 +167,7 @@ void oar_pipeline_destroy(oar_pipeline *p)
     oari_free(p->weight);
     oari_free(p->loss);
     oari_free(p->told);
+    oari_free(p->out);
     oari_free(p);
 }
 
@@ -190,11 +192,23 @@ void oari_name_action(const oar_action *a, char *text, size_t bytes)
         snprintf(text, bytes, "%d%s%d", a->stage, act_name(a->act), a->micro);
 }
 
-oar_status oari_pipeline_failed(const oar_action *a)
+oar_status oari_why_nothing(void)
+{
+    oar_status status = oar_last_error()->status;
+
+    return status != OAR_OK
+               ? status
+               : oari_fail(OAR_E_STATE, "a function gave neither a tensor nor "
+                                        "an error");
+}
+
+oar_status oari_pipeline_failed(const oar_action *a, oar_status status)
 {
     oar_error record = *oar_last_error();
     char text[sizeof record.text];
 
+    if (record.status != status) /* a function of the caller's said no more */
+        oari_error_set(&record, status, "%s", oar_status_text(status));
     if (record.status == OAR_E_ABORTED)
         return record.status;
     if (a->micro < 0)

@@ -8,6 +8,8 @@
  *   pipeline_messages.c  posting and waiting
  *   pipeline_run.c       one action, and the row
  *   pipeline_step.c      a step: batch, agreement, result
+ *   pipeline_reduce.c    stages that DDP or FSDP wraps
+ *   pipeline_tie.c       parameters that stages have in common
  *
  * A rank never waits for a send that its receiver may not have a receive for
  * yet: the schedule's judge counts only waits for data. */
@@ -53,11 +55,15 @@ typedef struct oari_input_grads {
     oar_work *sent[OARI_TENSORS];
 } oari_input_grads;
 
-/* A micro-batch in flight in a stage: from its first action to its last. */
-typedef struct oari_flight {
-    oar_tape *tape;                /* from F on */
-    oar_storage *in[OARI_TENSORS]; /* what comes from other ranks */
+/* What comes from other ranks for a stage's F. */
+typedef struct oari_arrival {
+    oar_storage *in[OARI_TENSORS];
     oar_work *came[OARI_TENSORS];
+} oari_arrival;
+
+/* A micro-batch in flight in a stage: from F to B or W. */
+typedef struct oari_flight {
+    oar_tape *tape;
     oar_tensor *input[OARI_TENSORS], *output[OARI_TENSORS]; /* the tape's */
     oar_tensor *loss, *seed; /* the loss is the tape's */
     oari_edge_back *back;    /* for each edge out of the stage */
@@ -70,11 +76,16 @@ typedef struct oari_pipe_stage {
     int index, last;
     int edges; /* out of it, the latest stage first: so one process adds up */
     oari_stage_edge *edge;
-    int *turn; /* of each micro-batch: how many have their F before its */
-    int flights, grads; /* how many of each there are at once */
+    int *turn;     /* of each micro-batch: how many have their F before its */
+    int *micro_at; /* of each turn */
+    int flights, arrivals, grads; /* how many of each there are at once */
     oari_flight *flight;
+    oari_arrival *arrival;
     oari_input_grads *grad;
-    int warned; /* of an input without a gradient */
+    int warned;            /* of an input without a gradient */
+    int64_t last_backward; /* where in the row; REDUCE_GRAD comes instead */
+    int local;             /* a wrapper does not reduce at the moment */
+    int reducing;          /* DDP's reductions are under way */
 } oari_pipe_stage;
 
 /* A tensor that is sent in a forward without backward, until it has arrived. */
@@ -82,6 +93,15 @@ typedef struct oari_kept_output {
     oar_tensor *tensor;
     oar_work *sent;
 } oari_kept_output;
+
+/* A parameter that this rank has in common with others. */
+typedef struct oari_tie {
+    oar_group *group; /* the holders */
+    oar_tensor *param;
+    oar_tensor *before; /* its gradient before the step, if it had one */
+    oar_tensor *home;   /* of a gradient that no backward has made */
+    int had;
+} oari_tie;
 
 /* What each rank tells the others before a step. */
 typedef struct oari_step_told {
@@ -118,7 +138,9 @@ struct oar_pipeline {
     double busy_s, wait_s;
     uint64_t sent_bytes;
     int messages;
+    OARI_VEC(oari_tie) tie;
     OARI_VEC(oari_kept_output) kept;
+    oar_tensor **out; /* of the last stage, without backward: in `kept` */
     OARI_VEC(oar_tape *) idle; /* tapes */
     int tapes;
 };
@@ -150,15 +172,23 @@ static inline oari_flight *oari_flight_of(const oari_pipe_stage *s, int micro)
     return &s->flight[s->turn[micro] % s->flights];
 }
 
+static inline oari_arrival *oari_arrival_of(const oari_pipe_stage *s, int micro)
+{
+    return &s->arrival[s->turn[micro] % s->arrivals];
+}
+
 static inline oari_input_grads *oari_grads_of(const oari_pipe_stage *s,
                                               int micro)
 {
     return &s->grad[s->turn[micro] % s->grads];
 }
 
-/* Puts stage, action and micro-batch before the last error's text; an abort by
- * another rank, which names its own, stays as it is. Returns its status. */
-oar_status oari_pipeline_failed(const oar_action *action);
+/* Puts stage, action and micro-batch before the last error's text, if it is the
+ * error of this status; an abort by another rank, which names its own, stays as
+ * it is. Returns the status. */
+oar_status oari_pipeline_failed(const oar_action *action, oar_status status);
+/* Returns why a function of the caller's gave NULL. */
+oar_status oari_why_nothing(void);
 /* Writes an action in the notation of schedules: "1SEND_F3". */
 void oari_name_action(const oar_action *action, char *text, size_t bytes);
 
@@ -201,10 +231,15 @@ oar_status oari_find_shapes(oar_pipeline *p);
 
 /* ---- pipeline_messages.c ------------------------------------------------- */
 
-/* A message to or from a stage: SEND_F and so on. neighbours: those of stages
- * that follow each other; else all others, which no schedule has. */
-oar_status oari_post_messages(oar_pipeline *p, const oar_action *action,
-                              int neighbours);
+/* Posts the receives of a micro-batch: of its inputs, and of the gradients of
+ * its outputs. */
+oar_status oari_receive_inputs(oar_pipeline *p, oari_pipe_stage *s, int micro);
+oar_status oari_receive_gradients(oar_pipeline *p, oari_pipe_stage *s,
+                                  int micro);
+/* Posts its sends, by action: SEND_F or SEND_B. neighbours: those between
+ * stages that follow each other; else all others, which no schedule has. */
+oar_status oari_post_sends(oar_pipeline *p, const oar_action *action,
+                           int neighbours);
 /* Waits for one, if it is posted, and gives up its handle. */
 oar_status oari_wait_for_message(oar_work **work);
 
@@ -215,5 +250,24 @@ oar_status oari_call_stage(const oari_pipe_stage *s, oar_tape *tape, int micro,
                            oar_tensor *const *in, oar_tensor **out);
 /* Runs the row. */
 oar_status oari_run_row(oar_pipeline *p);
+
+/* ---- pipeline_reduce.c --------------------------------------------------- */
+
+/* From here on wrapped stages do not reduce. */
+oar_status oari_stages_begin(oar_pipeline *p);
+/* Reduces what a stage has added up; DDP only begins to. */
+oar_status oari_stage_reduce(oari_pipe_stage *s);
+/* Waits for what has begun. */
+oar_status oari_stages_finish(oar_pipeline *p);
+void oari_stages_give_up(oar_pipeline *p);
+/* Makes a stage that FSDP wraps whole, or spreads it again. */
+oar_status oari_stage_unshard(oari_pipe_stage *s, int whole);
+
+/* ---- pipeline_tie.c ------------------------------------------------------ */
+
+/* Puts away the sums that earlier steps have left. */
+oar_status oari_ties_begin(oar_pipeline *p);
+oar_status oari_ties_sum(oar_pipeline *p);
+void oari_ties_free(oar_pipeline *p);
 
 #endif

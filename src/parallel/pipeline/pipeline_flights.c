@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline_flights: what micro-batches in flight have: tapes, memory for what
- * comes and goes, handles. Everything is made once and used in turn. How often
- * follows from the rows of the schedule, so that nothing has to be waited for
- * that may not have happened:
+ * comes and goes, handles. Everything is made once and used in turn. How many
+ * there are follows from the rows of the schedule, such that nothing has to be
+ * waited for that may not have happened:
  *
- *   flights  one is used again when the last action of its micro-batch lies
- *            before the first of the next one, in this rank's row;
- *   grads    gradients are overwritten by the B of a later micro-batch when
- *            the stage they go to must have posted its receive: its B of the
- *            earlier one lies before its F of the later one, in its rank's row.
+ *   flights   one is used again when the last action of its micro-batch lies
+ *             before the first of the next one, in this rank's row.
+ *   grads     the gradients of inputs are overwritten by the B of a later
+ *             micro-batch when the stage they go to has its B of the earlier
+ *             one before its F of the later one: then it has taken them.
+ *   arrivals  what comes in may be overwritten after W. The stage it comes from
+ *             has by then begun with at most as many micro-batches as it may
+ *             be ahead (grads), and as many as W comes after I here.
  */
-#include <limits.h>
-
 #include "base/status.h"
 #include "parallel/pipeline/pipeline.h"
 
@@ -25,11 +26,11 @@ typedef struct places {
 } places;
 
 /* Returns how many turns apart two must be at least, so that the end of the
- * first lies before the begin of the second and of all later ones. Changes
- * begins to the least of all from there on. */
-static int turns_apart(places *at, int count)
+ * first lies before the begin of the second and of all later ones, and `least`.
+ * Changes begins to the least of all from there on. */
+static int turns_apart(places *at, int count, int least)
 {
-    int apart = 1;
+    int apart = least;
 
     for (int k = count - 2; k >= 0; k--)
         if (at->begin[k + 1] < at->begin[k])
@@ -40,9 +41,28 @@ static int turns_apart(places *at, int count)
     return apart;
 }
 
-/* Notes where a stage begins and ends with each micro-batch in its rank's row:
- * with all its actions, or with F and with B or I only. */
-static oar_status find_places(const oar_pipeline *p, int stage, int all,
+/* The actions between which something is counted. */
+typedef enum span_kind {
+    ALL,    /* any */
+    F_TO_B, /* F, and B or I */
+    I_TO_W  /* B or I, and B or W */
+} span_kind;
+
+static int begins(span_kind kind, oar_act act)
+{
+    return kind == ALL || (kind == F_TO_B && act == OAR_ACT_F) ||
+           (kind == I_TO_W && (act == OAR_ACT_B || act == OAR_ACT_I));
+}
+
+static int ends(span_kind kind, oar_act act)
+{
+    return kind == ALL || act == OAR_ACT_B ||
+           act == (kind == F_TO_B ? OAR_ACT_I : OAR_ACT_W);
+}
+
+/* Notes where a stage begins and ends with each micro-batch in its rank's row.
+ */
+static oar_status find_places(const oar_pipeline *p, int stage, span_kind kind,
                               const int *turn, places *at)
 {
     int rank = oar_schedule_rank_of(p->schedule, stage);
@@ -57,25 +77,36 @@ static oar_status find_places(const oar_pipeline *p, int stage, int all,
         OARI_TRY(oar_schedule_action(p->schedule, rank, i, &a));
         if (a.stage != stage || a.micro < 0)
             continue;
-        if ((all || a.act == OAR_ACT_F) && i < at->begin[turn[a.micro]])
+        if (begins(kind, a.act) && i < at->begin[turn[a.micro]])
             at->begin[turn[a.micro]] = i;
-        if (all || a.act == OAR_ACT_B || a.act == OAR_ACT_I)
+        if (ends(kind, a.act))
             at->end[turn[a.micro]] = i;
     }
     return OAR_OK;
 }
 
+/* Finds the order of its micro-batches, and where its last backward is. */
 static oar_status find_turns(const oar_pipeline *p, oari_pipe_stage *s)
 {
     int64_t actions = oar_schedule_actions(p->schedule, p->rank);
-    int next = 0;
+    int next = 0, reduces = 0;
 
+    s->last_backward = -1;
     for (int64_t i = 0; i < actions; i++) {
         oar_action a;
         OARI_TRY(oar_schedule_action(p->schedule, p->rank, i, &a));
-        if (a.stage == s->index && a.act == OAR_ACT_F)
+        if (a.stage != s->index)
+            continue;
+        if (a.act == OAR_ACT_F) {
+            s->micro_at[next] = a.micro;
             s->turn[a.micro] = next++;
+        }
+        if (a.act == OAR_ACT_B || a.act == OAR_ACT_I || a.act == OAR_ACT_W)
+            s->last_backward = i;
+        reduces |= a.act == OAR_ACT_REDUCE_GRAD;
     }
+    if (reduces)
+        s->last_backward = -1;
     return OAR_OK;
 }
 
@@ -85,15 +116,19 @@ static oar_status count_in_flight(const oar_pipeline *p, oari_pipe_stage *s,
     const oari_stage_wiring *w = &p->wiring[s->index];
 
     OARI_TRY(find_turns(p, s));
-    OARI_TRY(find_places(p, s->index, 1, s->turn, at));
-    s->flights = turns_apart(at, p->micro);
+    OARI_TRY(find_places(p, s->index, ALL, s->turn, at));
+    s->flights = turns_apart(at, p->micro, 1);
     s->grads = 1;
     for (int i = 0; s->index > 0 && i < w->inputs; i++) {
-        int apart;
-        OARI_TRY(find_places(p, w->from_stage[i], 0, s->turn, at));
-        apart = turns_apart(at, p->micro);
-        s->grads = apart > s->grads ? apart : s->grads;
+        OARI_TRY(find_places(p, w->from_stage[i], F_TO_B, s->turn, at));
+        s->grads = turns_apart(at, p->micro, s->grads);
     }
+    OARI_TRY(find_places(p, s->index, I_TO_W, s->turn, at));
+    for (int m = 0; m < p->micro; m++)
+        at->end[m] -= at->end[m] == at->begin[m]; /* a B */
+    s->arrivals = s->grads + turns_apart(at, p->micro, 0);
+    if (s->arrivals > p->micro)
+        s->arrivals = p->micro;
     return OAR_OK;
 }
 
@@ -102,12 +137,14 @@ static oar_status count_in_flight(const oar_pipeline *p, oari_pipe_stage *s,
 static oar_status make_flights(oar_pipeline *p, oari_pipe_stage *s, places *at)
 {
     s->turn = oari_alloc((size_t)p->micro, sizeof *s->turn);
-    if (s->turn == NULL)
+    s->micro_at = oari_alloc((size_t)p->micro, sizeof *s->micro_at);
+    if (s->turn == NULL || s->micro_at == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(count_in_flight(p, s, at));
     s->flight = oari_alloc((size_t)s->flights, sizeof *s->flight);
+    s->arrival = oari_alloc((size_t)s->arrivals, sizeof *s->arrival);
     s->grad = oari_alloc((size_t)s->grads, sizeof *s->grad);
-    if (s->flight == NULL || s->grad == NULL)
+    if (s->flight == NULL || s->arrival == NULL || s->grad == NULL)
         return OAR_E_NOMEM;
     for (int k = 0; k < s->flights; k++) {
         s->flight[k].back =
@@ -168,8 +205,8 @@ static oar_status fill_inputs(const oar_pipeline *p, oari_pipe_stage *s)
         int from = w->from_stage[i];
         int remote = oar_schedule_rank_of(p->schedule, from) != p->rank;
         size_t bytes = most_bytes(p, from, w->from_output[i]);
-        for (int k = 0; remote && k < s->flights; k++)
-            OARI_TRY(make_room(&s->flight[k].in[i], bytes, 0));
+        for (int k = 0; remote && k < s->arrivals; k++)
+            OARI_TRY(make_room(&s->arrival[k].in[i], bytes, 0));
         for (int k = 0; k < s->grads; k++)
             OARI_TRY(make_room(&s->grad[k].grad[i], bytes, remote));
     }
@@ -240,13 +277,14 @@ static void end_works(oari_pipe_stage *s)
 {
     for (int k = 0; k < s->flights && s->flight != NULL; k++) {
         oari_flight *f = &s->flight[k];
-        for (int i = 0; i < OARI_TENSORS; i++)
-            end_work(&f->came[i]);
         for (int e = 0; e < s->edges && f->back != NULL; e++) {
             end_work(&f->back[e].sent);
             end_work(&f->back[e].came);
         }
     }
+    for (int k = 0; k < s->arrivals && s->arrival != NULL; k++)
+        for (int i = 0; i < OARI_TENSORS; i++)
+            end_work(&s->arrival[k].came[i]);
     for (int k = 0; k < s->grads && s->grad != NULL; k++)
         for (int i = 0; i < OARI_TENSORS; i++)
             end_work(&s->grad[k].sent[i]);
@@ -271,16 +309,20 @@ void oari_flights_free(oari_pipe_stage *s)
 {
     for (int k = 0; k < s->flights && s->flight != NULL; k++) {
         oari_flight *f = &s->flight[k];
-        for (int i = 0; i < OARI_TENSORS; i++)
-            oar_storage_release(f->in[i]);
         for (int e = 0; e < s->edges && f->back != NULL; e++)
             oar_storage_release(f->back[e].grad);
         oar_tensor_release(f->seed);
         oari_free(f->back);
     }
+    for (int k = 0; k < s->arrivals && s->arrival != NULL; k++)
+        for (int i = 0; i < OARI_TENSORS; i++)
+            oar_storage_release(s->arrival[k].in[i]);
     for (int k = 0; k < s->grads && s->grad != NULL; k++)
         for (int i = 0; i < OARI_TENSORS; i++)
             oar_storage_release(s->grad[k].grad[i]);
+    oari_free(s->turn);
+    oari_free(s->micro_at);
     oari_free(s->flight);
+    oari_free(s->arrival);
     oari_free(s->grad);
 }

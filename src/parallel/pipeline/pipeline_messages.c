@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline_messages: what goes between ranks. Every message has a tag of its
  * own within a step, made of the input that it belongs to, its direction and
- * the micro-batch; steps cannot mix, because a step ends with an exchange. */
+ * the micro-batch; steps cannot mix, because a step ends with an exchange.
+ *
+ * Receives are posted as soon as there is memory for them, which is before what
+ * they are for can come: so nothing has to be kept for them, and RECV_F and
+ * RECV_B in a row have nothing left to do. */
 #include "base/status.h"
 #include "parallel/pipeline/pipeline.h"
 
@@ -55,19 +59,20 @@ static int input_is_meant(const oar_pipeline *p, int stage, int input,
     return *peer != p->rank;
 }
 
-static oar_status receive_inputs(oar_pipeline *p, oari_pipe_stage *s,
-                                 const oar_action *a, int neighbours)
+oar_status oari_receive_inputs(oar_pipeline *p, oari_pipe_stage *s, int micro)
 {
-    oari_flight *f = oari_flight_of(s, a->micro);
-    int peer;
+    oar_action a = { s->index, OAR_ACT_RECV_F, micro, 0 };
+    oari_arrival *in = oari_arrival_of(s, micro);
 
-    for (int i = 0; i < s->given.inputs; i++)
-        if (f->came[i] == NULL &&
-            input_is_meant(p, s->index, i, neighbours, &peer))
-            OARI_TRY(post_receive(p, a, peer,
-                                  tag_of(p, s->index, i, FORWARD, a->micro),
-                                  oari_input_spec(p, a->micro, s->index, i),
-                                  f->in[i], &f->came[i]));
+    for (int i = 0; s->index > 0 && i < s->given.inputs; i++) {
+        int from = p->wiring[s->index].from_stage[i];
+        int peer = oar_schedule_rank_of(p->schedule, from);
+        if (peer != p->rank)
+            OARI_TRY(post_receive(p, &a, peer,
+                                  tag_of(p, s->index, i, FORWARD, micro),
+                                  oari_input_spec(p, micro, s->index, i),
+                                  in->in[i], &in->came[i]));
+    }
     return OAR_OK;
 }
 
@@ -136,39 +141,33 @@ static oar_status send_outputs(oar_pipeline *p, oari_pipe_stage *s,
     return OAR_OK;
 }
 
-static oar_status receive_gradients(oar_pipeline *p, oari_pipe_stage *s,
-                                    const oar_action *a, int neighbours)
+oar_status oari_receive_gradients(oar_pipeline *p, oari_pipe_stage *s,
+                                  int micro)
 {
-    oari_flight *f = oari_flight_of(s, a->micro);
-    int peer;
+    oar_action a = { s->index, OAR_ACT_RECV_B, micro, 0 };
+    oari_flight *f = oari_flight_of(s, micro);
 
     for (int k = 0; k < s->edges; k++) {
         const oari_stage_edge *e = &s->edge[k];
         const oari_flow_spec *spec =
-            oari_spec_at(p, a->micro, s->index, e->output);
-        if (f->back[k].came == NULL && edge_is_meant(p, e, neighbours, &peer) &&
-            oari_is_float(spec->dtype))
-            OARI_TRY(post_receive(
-                p, a, peer, tag_of(p, e->to, e->input, BACKWARD, a->micro),
-                spec, f->back[k].grad, &f->back[k].came));
+            oari_spec_at(p, micro, s->index, e->output);
+        int peer = oar_schedule_rank_of(p->schedule, e->to);
+        if (peer != p->rank && oari_is_float(spec->dtype))
+            OARI_TRY(post_receive(p, &a, peer,
+                                  tag_of(p, e->to, e->input, BACKWARD, micro),
+                                  spec, f->back[k].grad, &f->back[k].came));
     }
     return OAR_OK;
 }
 
 /* ---- both ---------------------------------------------------------------- */
 
-oar_status oari_post_messages(oar_pipeline *p, const oar_action *a,
-                              int neighbours)
+oar_status oari_post_sends(oar_pipeline *p, const oar_action *a, int neighbours)
 {
     oari_pipe_stage *s = oari_own_stage(p, a->stage);
 
-    switch (a->act) {
-    case OAR_ACT_RECV_F: return receive_inputs(p, s, a, neighbours);
-    case OAR_ACT_SEND_F: return send_outputs(p, s, a, neighbours);
-    case OAR_ACT_RECV_B: return receive_gradients(p, s, a, neighbours);
-    case OAR_ACT_SEND_B: return send_gradients(p, s, a, neighbours);
-    default: return OAR_OK;
-    }
+    return a->act == OAR_ACT_SEND_F ? send_outputs(p, s, a, neighbours)
+                                    : send_gradients(p, s, a, neighbours);
 }
 
 oar_status oari_wait_for_message(oar_work **work)

@@ -23,7 +23,7 @@ oar_status oari_call_stage(const oari_pipe_stage *s, oar_tape *tape, int micro,
     for (int o = 0; o < s->given.outputs; o++) {
         if (out[o] == NULL)
             return s->given.module != NULL
-                       ? oar_last_error()->status
+                       ? oari_why_nothing()
                        : oari_fail(OAR_E_ARG, "the function gave no output %d",
                                    o);
         out[o] = oar_contiguous(tape, out[o]);
@@ -79,7 +79,8 @@ static oar_status gather_inputs(oar_pipeline *p, oari_pipe_stage *s,
         else if (oar_schedule_rank_of(p->schedule, from) == p->rank)
             f->input[i] = take_over(p, s, f, micro, i);
         else
-            f->input[i] = make_input(p, s, f, micro, i, f->in[i], 0);
+            f->input[i] = make_input(p, s, f, micro, i,
+                                     oari_arrival_of(s, micro)->in[i], 0);
         if (f->input[i] == NULL)
             return oar_last_error()->status;
     }
@@ -124,7 +125,7 @@ static oar_status compute_loss(oar_pipeline *p, oari_flight *f, int micro)
     f->loss = p->opts.loss(p->opts.loss_arg, f->tape, micro, f->output,
                            p->batch->targets, target);
     if (f->loss == NULL)
-        return oar_last_error()->status;
+        return oari_why_nothing();
     if (oar_tensor_count(f->loss) != 1)
         return oari_fail(OAR_E_SHAPE, "the loss has %lld numbers, not one",
                          (long long)oar_tensor_count(f->loss));
@@ -133,12 +134,15 @@ static oar_status compute_loss(oar_pipeline *p, oari_flight *f, int micro)
 
 /* Without backward to come, only the outputs are kept. */
 static oar_status keep_outputs(oar_pipeline *p, oari_pipe_stage *s,
-                               oari_flight *f)
+                               oari_flight *f, int micro)
 {
     OARI_TRY(oari_vec_reserve(&p->kept, s->given.outputs));
-    for (int o = 0; o < s->given.outputs; o++)
+    for (int o = 0; o < s->given.outputs; o++) {
         p->kept.data[p->kept.count++] =
             (oari_kept_output){ oar_tensor_retain(f->output[o]), NULL };
+        if (s->last)
+            p->out[(int64_t)o * p->micro + micro] = f->output[o];
+    }
     oari_tape_give(p, f);
     return OAR_OK;
 }
@@ -153,7 +157,7 @@ static oar_status compute_forward(oar_pipeline *p, oari_pipe_stage *s,
     OARI_TRY(check_outputs(p, s, f, micro));
     if (s->last)
         OARI_TRY(compute_loss(p, f, micro));
-    return p->training ? OAR_OK : keep_outputs(p, s, f);
+    return p->training ? OAR_OK : keep_outputs(p, s, f, micro);
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -276,22 +280,12 @@ static oar_status compute_weights(oar_pipeline *p, oari_flight *f)
 
 /* ---- actions ------------------------------------------------------------- */
 
-/* Posts the messages of stages that do not follow each other, which no schedule
- * has. */
-static oar_status post_others(oar_pipeline *p, const oar_action *a, oar_act act)
+static oar_status wait_for_inputs(oari_pipe_stage *s, int micro)
 {
-    oar_action message = *a;
+    oari_arrival *in = oari_arrival_of(s, micro);
 
-    message.act = act;
-    return oari_post_messages(p, &message, 0);
-}
-
-static oar_status wait_for_inputs(oar_pipeline *p, oari_pipe_stage *s,
-                                  oari_flight *f, const oar_action *a)
-{
-    OARI_TRY(post_others(p, a, OAR_ACT_RECV_F));
     for (int i = 0; i < s->given.inputs; i++)
-        OARI_TRY(oari_wait_for_message(&f->came[i]));
+        OARI_TRY(oari_wait_for_message(&in->came[i]));
     return OAR_OK;
 }
 
@@ -299,17 +293,35 @@ static oar_status wait_for_inputs(oar_pipeline *p, oari_pipe_stage *s,
  * they were before these gradients were computed; and for the gradients that
  * are going to be overwritten (pipeline_flights.c says why they have been
  * asked for). */
-static oar_status wait_for_gradients(oar_pipeline *p, oari_pipe_stage *s,
-                                     oari_flight *f, const oar_action *a)
+static oar_status wait_for_gradients(oari_pipe_stage *s, oari_flight *f,
+                                     int micro)
 {
-    OARI_TRY(post_others(p, a, OAR_ACT_RECV_B));
     for (int k = 0; k < s->edges; k++) {
         OARI_TRY(oari_wait_for_message(&f->back[k].came));
         OARI_TRY(oari_wait_for_message(&f->back[k].sent));
     }
     for (int i = 0; i < s->given.inputs; i++)
-        OARI_TRY(oari_wait_for_message(&oari_grads_of(s, a->micro)->sent[i]));
+        OARI_TRY(oari_wait_for_message(&oari_grads_of(s, micro)->sent[i]));
     return OAR_OK;
+}
+
+/* Posts what an action makes possible: the receive of the gradients of what F
+ * gives out; the receive of the inputs that come into memory which B or W has
+ * left; and the sends between stages that do not follow each other. */
+static oar_status post_after(oar_pipeline *p, oari_pipe_stage *s,
+                             const oar_action *a)
+{
+    oar_action message = *a;
+    int next = s->turn[a->micro] + s->arrivals;
+    int ends = p->training ? a->act == OAR_ACT_B || a->act == OAR_ACT_W
+                           : a->act == OAR_ACT_F;
+
+    if (a->act == OAR_ACT_F && p->training)
+        OARI_TRY(oari_receive_gradients(p, s, a->micro));
+    if (ends && next < p->micro)
+        OARI_TRY(oari_receive_inputs(p, s, s->micro_at[next]));
+    message.act = a->act == OAR_ACT_F ? OAR_ACT_SEND_F : OAR_ACT_SEND_B;
+    return a->act == OAR_ACT_W ? OAR_OK : oari_post_sends(p, &message, 0);
 }
 
 static oar_status run_computation(oar_pipeline *p, oari_pipe_stage *s,
@@ -319,9 +331,9 @@ static oar_status run_computation(oar_pipeline *p, oari_pipe_stage *s,
     int64_t begun = oari_now_ns(), ready;
 
     if (a->act == OAR_ACT_F)
-        OARI_TRY(wait_for_inputs(p, s, f, a));
+        OARI_TRY(wait_for_inputs(s, a->micro));
     else if (a->act != OAR_ACT_W)
-        OARI_TRY(wait_for_gradients(p, s, f, a));
+        OARI_TRY(wait_for_gradients(s, f, a->micro));
     ready = oari_now_ns();
     if (a->act == OAR_ACT_F)
         OARI_TRY(compute_forward(p, s, f, a->micro));
@@ -331,11 +343,7 @@ static oar_status run_computation(oar_pipeline *p, oari_pipe_stage *s,
         OARI_TRY(compute_backward(p, s, f, a));
     p->wait_s += (double)(ready - begun) * 1e-9;
     p->busy_s += (double)(oari_now_ns() - ready) * 1e-9;
-    if (a->act == OAR_ACT_F)
-        OARI_TRY(post_others(p, a, OAR_ACT_SEND_F));
-    else if (a->act != OAR_ACT_W)
-        OARI_TRY(post_others(p, a, OAR_ACT_SEND_B));
-    return OAR_OK;
+    return post_after(p, s, a);
 }
 
 static oar_status run_action(oar_pipeline *p, const oar_action *a)
@@ -347,14 +355,23 @@ static oar_status run_action(oar_pipeline *p, const oar_action *a)
     case OAR_ACT_B:
     case OAR_ACT_I:
     case OAR_ACT_W: return run_computation(p, s, a);
-    case OAR_ACT_RECV_F:
-    case OAR_ACT_RECV_B:
-        OARI_TRY(oari_post_messages(p, a, 0));
-        return oari_post_messages(p, a, 1);
     case OAR_ACT_SEND_F:
-    case OAR_ACT_SEND_B: return oari_post_messages(p, a, 1);
-    default: return OAR_OK;
+    case OAR_ACT_SEND_B: return oari_post_sends(p, a, 1);
+    case OAR_ACT_REDUCE_GRAD: return oari_stage_reduce(s);
+    case OAR_ACT_UNSHARD: return oari_stage_unshard(s, 1);
+    case OAR_ACT_RESHARD: return oari_stage_unshard(s, 0);
+    default: return OAR_OK; /* receives are posted already */
     }
+}
+
+/* Posts the receives that there is memory for. */
+static oar_status receive_first_inputs(oar_pipeline *p)
+{
+    for (int i = 0; i < p->stages; i++)
+        for (int t = 0; t < p->stage[i].arrivals && t < p->micro; t++)
+            OARI_TRY(
+                oari_receive_inputs(p, &p->stage[i], p->stage[i].micro_at[t]));
+    return OAR_OK;
 }
 
 static int is_forward(oar_act act)
@@ -366,13 +383,23 @@ oar_status oari_run_row(oar_pipeline *p)
 {
     int64_t actions = oar_schedule_actions(p->schedule, p->rank);
 
+    OARI_TRY(receive_first_inputs(p));
     for (int64_t i = 0; i < actions; i++) {
+        oari_pipe_stage *s;
+        oar_status status;
         oar_action a;
         OARI_TRY(oar_schedule_action(p->schedule, p->rank, i, &a));
         if (!p->training && !is_forward(a.act))
             continue;
-        if (run_action(p, &a) != OAR_OK)
-            return oari_pipeline_failed(&a);
+        status = run_action(p, &a);
+        if (status != OAR_OK)
+            return oari_pipeline_failed(&a, status);
+        s = oari_own_stage(p, a.stage);
+        a.act = OAR_ACT_REDUCE_GRAD;
+        if (p->training && s->last_backward == i)
+            status = oari_stage_reduce(s);
+        if (status != OAR_OK)
+            return oari_pipeline_failed(&a, status);
     }
     return OAR_OK;
 }

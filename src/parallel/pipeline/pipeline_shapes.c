@@ -120,7 +120,10 @@ static oar_status find_outputs(oar_pipeline *p, int stage, int micro)
     found told = { 0 };
 
     if (s != NULL && (told.status = try_stage(p, s, micro, &told)) != OAR_OK)
-        snprintf(told.text, sizeof told.text, "%s", oar_last_error_text());
+        snprintf(told.text, sizeof told.text, "%s",
+                 oar_last_error()->status == (oar_status)told.status
+                     ? oar_last_error_text()
+                     : oar_status_text((oar_status)told.status));
     OARI_TRY(oar_broadcast(p->group, oar_span_of(&told, sizeof told, OAR_U8),
                            rank, OAR_OPTS(oar_call_opts, .label = "shapes"),
                            NULL));

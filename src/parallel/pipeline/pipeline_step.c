@@ -10,6 +10,8 @@
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/reducer/agreement.h"
 
+#include <oarsong/ops.h>
+
 /* ---- what this rank was given -------------------------------------------- */
 
 static int has_stage(const oar_pipeline *p, int index)
@@ -254,6 +256,10 @@ static oar_status finish(oar_pipeline *p, oar_pipeline_result *result)
     double sum[3] = { 0, 0, p->busy_s };
 
     OARI_TRY(wait_for_sends(p));
+    if (p->training) {
+        OARI_TRY(oari_stages_finish(p));
+        OARI_TRY(oari_ties_sum(p));
+    }
     if (has_stage(p, p->total - 1)) {
         for (int m = 0; m < p->micro; m++)
             sum[0] += p->weight[m] * p->loss[m];
@@ -276,8 +282,15 @@ static oar_status give_up(oar_pipeline *p)
 
     oar_group_abort(p->group, why.text);
     p->over = 1;
+    oari_stages_give_up(p);
     oari_flights_reset(p);
     return oari_fail_with(&why);
+}
+
+static oar_status begin_training(oar_pipeline *p)
+{
+    OARI_TRY(oari_ties_begin(p));
+    return oari_stages_begin(p);
 }
 
 static oar_status run_batch(oar_pipeline *p, const oar_pipeline_batch *batch,
@@ -298,9 +311,22 @@ static oar_status run_batch(oar_pipeline *p, const oar_pipeline_batch *batch,
         return oari_fail_with(&why);
     }
     weigh(p);
-    if (oari_run_row(p) != OAR_OK || finish(p, result) != OAR_OK)
+    if ((p->training && begin_training(p) != OAR_OK) ||
+        oari_run_row(p) != OAR_OK || finish(p, result) != OAR_OK)
         return give_up(p);
     p->steps++;
+    return OAR_OK;
+}
+
+/* What a pipeline must be for a step or an evaluation. */
+static oar_status check_pipeline(const oar_pipeline *p, const char *call)
+{
+    if (p == NULL)
+        return oari_fail(OAR_E_ARG, "%s without a pipeline", call);
+    if (p->over)
+        return oari_fail(OAR_E_STATE,
+                         "%s after a step that failed: make another pipeline",
+                         call);
     return OAR_OK;
 }
 
@@ -313,17 +339,56 @@ oar_status oar_pipeline_step_at(const char *file, int line, oar_pipeline *p,
     oar_pipeline_batch b;
     oar_status status;
 
-    if (p == NULL)
-        return oari_fail(OAR_E_ARG, "pipeline_step without a pipeline");
-    if (p->over)
-        return oari_fail(OAR_E_STATE, "pipeline_step after a step that failed: "
-                                      "make another pipeline");
+    OARI_TRY(check_pipeline(p, "pipeline_step"));
     if (p->forward_only)
         return oari_fail(OAR_E_ARG, "pipeline_step with a schedule that has no "
-                                    "backward");
+                                    "backward: use pipeline_eval");
     status = oari_opts_read(&b, sizeof b, batch);
     p->training = 1;
     OARI_TRY(run_batch(p, &b, status, &made));
+    return result == NULL ? OAR_OK
+                          : oari_struct_give(result, &made, sizeof made,
+                                             "pipeline_result");
+}
+
+/* ---- evaluation ---------------------------------------------------------- */
+
+/* Puts the outputs of all micro-batches together. */
+static oar_status join_outputs(const oar_pipeline *p, oar_tensor **output)
+{
+    int outputs = p->wiring[p->total - 1].outputs;
+    oar_tensor *whole[OARI_TENSORS];
+
+    for (int o = 0; o < outputs; o++) {
+        whole[o] = oar_cat(NULL, p->micro, p->out + (int64_t)o * p->micro, 0);
+        if (whole[o] != NULL)
+            continue;
+        while (o-- > 0)
+            oar_tensor_release(whole[o]);
+        return oar_last_error()->status;
+    }
+    memcpy(output, whole, (size_t)outputs * sizeof *output);
+    return OAR_OK;
+}
+
+oar_status oar_pipeline_eval_at(const char *file, int line, oar_pipeline *p,
+                                const oar_pipeline_batch *batch,
+                                oar_pipeline_result *result,
+                                oar_tensor **output)
+{
+    OARI_CALLED_FROM(file, line);
+    oar_pipeline_result made = oar_pipeline_result_init();
+    oar_pipeline_batch b;
+    oar_status status;
+
+    OARI_TRY(check_pipeline(p, "pipeline_eval"));
+    status = oari_opts_read(&b, sizeof b, batch);
+    p->training = 0;
+    OARI_TRY(run_batch(p, &b, status, &made));
+    if (output != NULL && has_stage(p, p->total - 1))
+        status = join_outputs(p, output);
+    oari_flights_reset(p);
+    OARI_TRY(status);
     return result == NULL ? OAR_OK
                           : oari_struct_give(result, &made, sizeof made,
                                              "pipeline_result");
