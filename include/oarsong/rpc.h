@@ -1,28 +1,250 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rpc.h: messages of typed values, which calls of other ranks' functions carry.
+/* rpc.h: call functions of other ranks by their names.
  *
- *     oar_rpc_message_create(&message);
- *     oar_rpc_put_i64(message, 2);
- *     oar_rpc_put_text(message, "weights");
- *     oar_rpc_put_tensor(message, tensor);
+ *     oar_rpc_create(world, NULL, &rpc);                     on every rank
+ *     oar_rpc_register(rpc, OAR_OPTS(oar_rpc_function, .name = "add",
+ *                                    .fn = add));
+ *     oar_barrier(world, NULL, NULL);                        all have it
+ *     oar_rpc_message_create(&args);
+ *     oar_rpc_put_i64(args, 2);
+ *     oar_rpc_put_i64(args, 3);
+ *     oar_rpc_sync(rpc, 1, "add", args, NULL, &reply);       on any thread
+ *     oar_rpc_get_i64(reply, &sum);
  *
- * Values are read in the order in which they were put. A value that is read as
- * another type is OAR_E_DATA with a sentence that names both types; so is
- * reading past the last one. What came from another rank has been checked as a
- * whole before it can be read.
+ * No code travels: only names of functions that the other rank has registered.
+ * A function runs at most once for a call. OAR_OK says that it has run and that
+ * this is its reply. After OAR_E_TIMEOUT, OAR_E_PEER or OAR_E_CANCELLED it may
+ * have run or not. A failure of the function itself is given as it was there:
+ * status, sentence, rank, host, process, file and line (oar_last_error), with
+ * the name of the function as the operation.
  *
- * Threads: one message is used by one thread at a time.
- */
+ * A rank that dies fails the calls to it with OAR_E_PEER; the agents of the
+ * others go on. No thread has to wait for calls: they are served by the
+ * library's own.
+ *
+ * Threads: any thread may call these functions, also from inside a function
+ * that is being called; one message is used by one thread at a time. A child
+ * made by fork has no agent (OAR_E_STATE). */
 #ifndef OARSONG_RPC_H
 #define OARSONG_RPC_H
 
+#include <oarsong/group.h>
 #include <oarsong/tensor.h>
 
 OAR_BEGIN_DECLS
 
+typedef struct oar_rpc oar_rpc;           /* one rank's side: an agent */
+typedef struct oar_rpc_call oar_rpc_call; /* a call, as its function sees it */
+typedef struct oar_future oar_future;     /* a call, as its caller sees it */
+typedef struct oar_rpc_message oar_rpc_message;
+
+/* ---- agents -------------------------------------------------------------- */
+
+typedef struct oar_rpc_opts {
+    size_t size;
+    const char *name;     /* of this rank, unique in the group, at most 63
+                             bytes; NULL: "rank3" */
+    int threads;          /* that run functions; 0: as many as cores, at most 4
+                             and at least 2 */
+    int most_threads;     /* with those that take the place of threads which
+                             wait for a call inside a function; 0: 64 */
+    int64_t timeout_ms;   /* of a call that says nothing else; 0: 60 s, below 0:
+                             none */
+    int window_calls;     /* calls of one rank that may be unanswered here; 0:
+                             256 */
+    size_t window_bytes;  /* and bytes of their arguments; a larger one goes
+                             when there is no other; 0: 64 MiB */
+    size_t message_bytes; /* of one message to here, at most: others are refused
+                             before they are sent, and before memory is taken
+                             here; 0: 1 GiB */
+} oar_rpc_opts;
+OAR_OPTS_INIT(oar_rpc_opts);
+
+/* Gives this rank's agent. All ranks of the group call it, in the same order
+ * among the group's collectives; it blocks until they have. It makes a loose
+ * group of these ranks for itself (group.h), and does not need the one given
+ * afterwards. OAR_E_ARG, on all ranks, if two have the same name;
+ * OAR_E_UNSUPPORTED where there are no loose groups (backends of others). */
+#define oar_rpc_create(group, opts, rpc) \
+    oar_rpc_create_at(OAR_HERE, group, opts, rpc)
+OAR_API oar_status oar_rpc_create_at(const char *file, int line,
+                                     oar_group *group, const oar_rpc_opts *opts,
+                                     oar_rpc **rpc);
+
+/* Every rank that still lives calls it: waits for the calls of this rank, and
+ * then until all others have come as far or are gone. Until then calls of other
+ * ranks are served; calls of this rank are OAR_E_STATE, except those made by
+ * functions. OAR_E_TIMEOUT after timeout_ms (0: the agent's, below 0: none)
+ * names the ranks that have not come, and what they still do; it can be called
+ * again. The agent is then only good for oar_rpc_destroy. Not from inside a
+ * function: OAR_E_STATE. */
+OAR_API oar_status oar_rpc_shutdown(oar_rpc *rpc, int64_t timeout_ms);
+
+/* Ends the agent here and now, and frees it; needs no other rank, to which this
+ * one has then left. Calls that are not done fail with OAR_E_ABORTED. Waits for
+ * functions that run here, which see oar_rpc_cancelled. Every future has been
+ * released before. NULL is fine. Not from inside a function. */
+OAR_API void oar_rpc_destroy(oar_rpc *rpc);
+
+/* Returns the rank with that name; -1: none. */
+OAR_API int oar_rpc_find(const oar_rpc *rpc, const char *name);
+/* Returns the name of a rank, borrowed from the agent; "" if there is none. */
+OAR_API const char *oar_rpc_name(const oar_rpc *rpc, int rank);
+OAR_API int oar_rpc_rank(const oar_rpc *rpc); /* -1 for NULL */
+OAR_API int oar_rpc_size(const oar_rpc *rpc); /* 0 for NULL */
+
+/* What the agent has done. */
+typedef struct oar_rpc_stats {
+    size_t size;
+    uint64_t calls;     /* made by this rank */
+    uint64_t failed;    /* of them, for whatever reason */
+    uint64_t timed_out; /* of them */
+    uint64_t cancelled; /* of them */
+    uint64_t served;    /* functions run here */
+    uint64_t bytes_out; /* of messages, to other ranks */
+    uint64_t bytes_in;
+    uint64_t refused; /* messages from other ranks that were malformed, too
+                           large, out of turn, or more than allowed */
+    int pending;      /* calls of this rank that are not answered */
+    int queued;       /* calls that wait here for a thread */
+    int running;      /* functions */
+    int threads;      /* now */
+    int most_threads; /* there have been */
+    int ranks_gone;
+} oar_rpc_stats;
+OAR_OPTS_INIT(oar_rpc_stats);
+OAR_API oar_status oar_rpc_read_stats(const oar_rpc *rpc, oar_rpc_stats *stats);
+
+/* ---- functions ----------------------------------------------------------- */
+
+/* Reads its arguments, fills its reply, and returns OAR_OK; or a failure, which
+ * is the caller's with the thread's last error, or what oar_rpc_fail said. */
+typedef oar_status (*oar_rpc_fn)(void *arg, oar_rpc_call *call);
+
+typedef enum oar_rpc_manner {
+    OAR_RPC_POOL = 0,   /* by any thread of the pool, several at once */
+    OAR_RPC_SERIAL = 1, /* by the pool, one at a time, in the order they came */
+    OAR_RPC_INLINE = 2  /* by the thread that reads the message, in the order
+                           they came: quickest. Must not wait for a call
+                           (OAR_E_STATE), and others wait while it runs */
+} oar_rpc_manner;
+
+typedef struct oar_rpc_function {
+    size_t size;
+    const char *name; /* 1 to 200 bytes, not beginning with "oar." */
+    oar_rpc_fn fn;
+    void *arg;
+    oar_rpc_manner manner;
+    const char *callers;  /* ranks that may call it, "0,4-7"; NULL: all. Others
+                             get OAR_E_AUTH */
+    size_t message_bytes; /* of its arguments; 0: the agent's */
+} oar_rpc_function;
+OAR_OPTS_INIT(oar_rpc_function);
+
+/* Lets other ranks call a function. Copies the texts. OAR_E_STATE if the name
+ * is taken. A call that comes before is OAR_E_NOT_FOUND: let all ranks register
+ * before the first calls, by a barrier. */
+OAR_API oar_status oar_rpc_register(oar_rpc *rpc,
+                                    const oar_rpc_function *function);
+
+/* Blocks until no call of the function runs or waits here. Later calls are
+ * OAR_E_NOT_FOUND. OAR_E_NOT_FOUND if there is none of that name. Not from
+ * inside a function: OAR_E_STATE. */
+OAR_API oar_status oar_rpc_unregister(oar_rpc *rpc, const char *name);
+
+/* Inside a function. The messages are borrowed until it returns. */
+OAR_API oar_rpc_message *oar_rpc_args(oar_rpc_call *call);
+OAR_API oar_rpc_message *oar_rpc_reply(oar_rpc_call *call);
+OAR_API oar_rpc *oar_rpc_of(const oar_rpc_call *call);
+OAR_API int oar_rpc_caller(const oar_rpc_call *call);       /* its rank */
+OAR_API const char *oar_rpc_site(const oar_rpc_call *call); /* its file:line */
+/* Returns the milliseconds left to the caller's deadline; below 0: none. */
+OAR_API int64_t oar_rpc_left_ms(const oar_rpc_call *call);
+/* Returns whether nobody wants the reply any more: the caller has given up or
+ * is gone, or this agent ends. */
+OAR_API int oar_rpc_cancelled(const oar_rpc_call *call);
+
+/* Sets the failure of the call, with the line of this call as its site, and
+ * returns status: return oar_rpc_fail(call, OAR_E_ARG, "no such key"). */
+#define oar_rpc_fail(call, status, text) \
+    oar_rpc_fail_at(OAR_HERE, call, status, text)
+OAR_API oar_status oar_rpc_fail_at(const char *file, int line,
+                                   oar_rpc_call *call, oar_status status,
+                                   const char *text);
+
+/* ---- calling ------------------------------------------------------------- */
+
+typedef struct oar_rpc_call_opts {
+    size_t size;
+    int64_t timeout_ms; /* 0: the agent's, below 0: none; but inside a function
+                           no more than its own call has left */
+    int no_wait;        /* 1: OAR_E_BUSY instead of waiting while too much is
+                           unanswered there */
+    int detached;       /* 1: inside a function: not cancelled and not out of
+                           time with the call it is made from */
+} oar_rpc_call_opts;
+OAR_OPTS_INIT(oar_rpc_call_opts);
+
+/* Calls a function of rank `to`, which may be this one. Takes args (NULL:
+ * none), also on failure. Blocks until the reply is there, and gives it; reply
+ * may be NULL. OAR_E_NOT_FOUND names the function and the nearest that there
+ * is; OAR_E_SIZE: more than that rank takes; OAR_E_BUSY: inside a function, and
+ * as many threads wait as may. */
+#define oar_rpc_sync(rpc, to, name, args, opts, reply) \
+    oar_rpc_sync_at(OAR_HERE, rpc, to, name, args, opts, reply)
+OAR_API oar_status oar_rpc_sync_at(const char *file, int line, oar_rpc *rpc,
+                                   int to, const char *name,
+                                   oar_rpc_message *args,
+                                   const oar_rpc_call_opts *opts,
+                                   oar_rpc_message **reply);
+
+/* The same without waiting for the reply: gives a future. Blocks only while too
+ * much is unanswered there (oar_rpc_opts), until the timeout. future NULL: the
+ * call goes on by itself, and its reply is dropped. */
+#define oar_rpc_async(rpc, to, name, args, opts, future) \
+    oar_rpc_async_at(OAR_HERE, rpc, to, name, args, opts, future)
+OAR_API oar_status oar_rpc_async_at(const char *file, int line, oar_rpc *rpc,
+                                    int to, const char *name,
+                                    oar_rpc_message *args,
+                                    const oar_rpc_call_opts *opts,
+                                    oar_future **future);
+
+/* Blocks until the call is done and returns its status, every time. The first
+ * that asks for the reply is given it (reply may be NULL); later ones get NULL.
+ */
+OAR_API oar_status oar_future_wait(oar_future *future, oar_rpc_message **reply);
+
+/* Says in *done whether the call is done; if so, returns its status. */
+OAR_API oar_status oar_future_test(oar_future *future, int *done);
+
+/* Blocks until one of them is done, says which in *index and returns its
+ * status. NULL futures are skipped; *index is -1 if all are. All are of one
+ * agent. */
+OAR_API oar_status oar_future_wait_any(int count, oar_future *const *future,
+                                       int *index);
+
+/* Runs fn(arg, future, status) once when the call is done, or soon if it is, on
+ * a thread of the pool; several may be added. The future is borrowed for the
+ * time of fn. */
+typedef void (*oar_future_fn)(void *arg, oar_future *future, oar_status status);
+OAR_API oar_status oar_future_then(oar_future *future, oar_future_fn fn,
+                                   void *arg);
+
+/* Gives the call up: it is done with OAR_E_CANCELLED, unless it is done
+ * already. Its function does not run if it has not begun, and is told if it has
+ * (oar_rpc_cancelled); so are the calls that it has made. Never blocks. */
+OAR_API oar_status oar_future_cancel(oar_future *future);
+
+/* Gives up the caller's handle. Legal before the call is done: it goes on. NULL
+ * is fine. */
+OAR_API void oar_future_release(oar_future *future);
+
 /* ---- messages ------------------------------------------------------------ */
 
-typedef struct oar_rpc_message oar_rpc_message;
+/* Values are read in the order in which they were put. A value that is read as
+ * another type is OAR_E_DATA with a sentence that names both types; so is
+ * reading past the last one. What came from another rank has been checked as a
+ * whole before it can be read. */
 
 /* Gives an empty message. */
 OAR_API oar_status oar_rpc_message_create(oar_rpc_message **message);

@@ -37,7 +37,9 @@ OAR_BEGIN_DECLS
     X(OAR_E_DTYPE, 19, "wrong dtype")                          \
     X(OAR_E_DEVICE, 20, "wrong device")                        \
     X(OAR_E_INTERNAL, 21, "a bug in Oarsong")                  \
-    X(OAR_E_GPU, 22, "a GPU call failed")
+    X(OAR_E_GPU, 22, "a GPU call failed")                      \
+    X(OAR_E_BUSY, 23, "too much is under way")                 \
+    X(OAR_E_CANCELLED, 24, "cancelled")
 
 typedef enum oar_status { OAR_STATUS_LIST(OAR_ENUM_ROW) } oar_status;
 

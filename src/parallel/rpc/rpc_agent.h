@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/rpc/rpc_agent.h: the parts of an agent, for the files of this
+ * folder.
+ *
+ * One lock, agent->lock, guards everything here but what says otherwise. It is
+ * never held while an operation is posted or a function of the program runs:
+ * both may call back into the agent. */
+#ifndef OARI_PARALLEL_RPC_RPC_AGENT_H
+#define OARI_PARALLEL_RPC_RPC_AGENT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <oarsong/p2p.h>
+#include <oarsong/rpc.h>
+
+#include "base/list.h"
+#include "base/worker.h"
+#include "parallel/rpc/rpc_message.h"
+#include "parallel/rpc/rpc_pool.h"
+
+enum {
+    OARI_RPC_AGENT_NAME = 64, /* bytes of a rank's name, with the zero */
+    OARI_RPC_SLOTS = 16,      /* receives that are always posted */
+    OARI_RPC_BUCKETS = 256    /* of the table of calls */
+};
+
+/* ---- between agents (rpc_link.c) ----------------------------------------- */
+
+/* A message on its way out. */
+typedef struct oari_rpc_out {
+    oari_link link;
+    oar_rpc *agent;
+    int to;
+    oar_rpc_message *message; /* what its arrays belong to; may be NULL */
+    atomic_int parts_left;    /* sends that are not done */
+    int apart;                /* the values go by themselves */
+    size_t bytes;
+    unsigned char byte[]; /* the head and what is behind it */
+} oari_rpc_out;
+
+/* A message on its way in, in the list of its peer from its head on. */
+typedef struct oari_rpc_in {
+    oari_link link;
+    oar_rpc *agent;
+    int from;
+    oari_rpc_head head;
+    oar_rpc_message *message; /* NULL: there was no memory for it */
+    atomic_int parts_left;    /* receives that are not done */
+    oar_status status;        /* why it cannot be used */
+    int skip;                 /* refused: only its number counts */
+} oari_rpc_in;
+
+/* A posted receive. */
+typedef struct oari_rpc_slot {
+    oari_link link; /* in agent->ready */
+    oar_rpc *agent;
+    oar_work *work;
+    oar_message came;
+    oar_status status;
+    unsigned char *byte;
+} oari_rpc_slot;
+
+/* ---- another rank -------------------------------------------------------- */
+
+typedef struct oari_rpc_limits {
+    char name[OARI_RPC_AGENT_NAME];
+    int64_t window_calls;
+    uint64_t window_bytes, message_bytes;
+} oari_rpc_limits;
+
+typedef struct oari_rpc_peer {
+    oari_rpc_limits limits;  /* what it takes */
+    int gone;                /* 0, or an oar_gone */
+    int leaving;             /* it has come to the end of its calls */
+    int calls_out, calls_in; /* unanswered: of this rank there, and the other
+                                way */
+    uint64_t bytes_out, bytes_in;
+    /* out */
+    oari_list outgoing;
+    int sending; /* a thread posts what is in the list */
+    uint64_t sent;
+    /* in, sorted by number */
+    oari_list incoming;
+    uint64_t expected;
+    oari_link look; /* in agent->look */
+    int looked_at;
+} oari_rpc_peer;
+
+/* ---- calls --------------------------------------------------------------- */
+
+typedef struct oari_rpc_entry oari_rpc_entry;
+
+/* Calls that run one after the other. */
+typedef struct oari_rpc_strand {
+    oari_list waiting;
+    int busy;
+} oari_rpc_strand;
+
+/* A registered function. */
+struct oari_rpc_entry {
+    oari_link link;
+    char name[OARI_RPC_NAME + 1];
+    oar_rpc_fn fn;
+    void *arg;
+    oar_rpc_manner manner;
+    unsigned char *callers; /* a byte for each rank; NULL: all may */
+    size_t message_bytes;
+    int users; /* calls that wait or run */
+    int closed;
+    oari_rpc_strand strand;
+};
+
+struct oar_rpc_call {
+    oari_link link;   /* in agent->serving */
+    oari_link queued; /* in a strand */
+    oari_job job;
+    oar_rpc *agent;
+    oari_rpc_entry *entry;
+    int from;
+    uint64_t number, bytes;
+    int64_t deadline_ns, came_ns;
+    int begun, children; /* children: pending calls that it has made */
+    atomic_int cancelled;
+    oar_rpc_message *args, *reply;
+    oar_error error; /* status OAR_OK: none was set */
+    char site[OARI_RPC_SITE + 1];
+};
+
+/* A function to run when a future is done. */
+typedef struct oari_rpc_then {
+    oari_link link;
+    oari_job job;
+    oar_future *future;
+    oar_future_fn fn;
+    void *arg;
+} oari_rpc_then;
+
+struct oar_future {
+    oar_rpc *agent;
+    int users; /* handles, the pending call, functions to run */
+    atomic_int done;
+    oar_status status;
+    oar_error error;
+    oar_rpc_message *reply;
+    oari_list then;
+    struct oari_rpc_pending *pending; /* NULL once done */
+};
+
+/* A call of this rank that is not answered. One that has timed out or was
+ * cancelled stays until its answer comes, because it is in the window. */
+typedef struct oari_rpc_pending {
+    oari_link link;
+    uint64_t number, bytes;
+    int to;
+    int64_t deadline_ns, began_ns;
+    oar_future *future;   /* NULL: nobody waits for it */
+    oar_rpc_call *parent; /* the call that it was made from, or NULL */
+    int inside;           /* made by a function */
+    int cancel;           /* the other rank is to be told */
+    char name[OARI_RPC_NAME + 1];
+    char site[OARI_RPC_SITE + 1];
+} oari_rpc_pending;
+
+struct oar_rpc {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a future is done, a window has room, ... */
+    oar_group *group;
+    int rank, ranks;
+    unsigned generation; /* of fork */
+    oar_rpc_opts opts;
+    oari_rpc_peer *peer;
+    oari_rpc_pool *pool;
+    oari_worker *timer;
+    int64_t timer_ns; /* when it looks at deadlines next */
+    int shutting;     /* oar_rpc_shutdown has begun */
+    int closing;      /* oar_rpc_destroy has */
+    int told_leaving;
+
+    oari_list functions;
+    oari_list serving; /* calls of others, until answered */
+    oari_list pending[OARI_RPC_BUCKETS];
+    uint64_t next_call;
+    int calls_outside; /* pending calls that no function has made */
+    int cancels;       /* pending calls with cancel set */
+
+    oari_rpc_slot slot[OARI_RPC_SLOTS];
+    int slots_posted;
+    oari_list ready; /* slots that have received */
+    oari_list look;  /* peers of whom a message may be whole */
+    int pumping;     /* a thread handles what came */
+    int parts;       /* sends and receives under way, besides the slots */
+    oar_work *idle;  /* a receive that nothing comes for, to drive with */
+    oar_rpc_stats stats;
+};
+
+/* The call whose function runs on this thread; NULL: none. */
+extern _Thread_local oar_rpc_call *oari_rpc_current;
+/* Whether this thread handles messages, and so must not wait for one. */
+extern _Thread_local int oari_rpc_pumping;
+
+/* OAR_E_ARG for NULL, OAR_E_STATE in a child made by fork. */
+oar_status oari_rpc_check(const oar_rpc *agent, const char *call);
+
+/* rpc_link.c */
+oar_status oari_rpc_link_open(oar_rpc *agent, oar_group *parent);
+oar_status oari_rpc_link_start(oar_rpc *agent);
+void oari_rpc_link_close(oar_rpc *agent);
+/* A send or receive is done; no use of agent may follow on this thread. */
+void oari_rpc_end_part(oar_rpc *agent);
+/* The tag of what follows the head of a message. */
+int64_t oari_rpc_tag_of(uint64_t sequence);
+
+/* rpc_send.c */
+/* Sends a message; takes message (may be NULL). Its head's number, sizes and
+ * flags for them are filled in here. OAR_E_NOMEM: nothing is sent. */
+oar_status oari_rpc_send(oar_rpc *agent, int to, oari_rpc_head *head,
+                         oar_rpc_message *message);
+/* Makes progress for a thread that waits without sleeping. */
+void oari_rpc_drive(oar_rpc *agent);
+/* Waits on agent->changed, with the lock held; 0 after the deadline. */
+int oari_rpc_wait_change(oar_rpc *agent, int64_t deadline_ns);
+
+/* rpc_serve.c: messages as they come, in order, without the lock. */
+void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
+                        oar_rpc_message *args, oar_status status);
+void oari_rpc_take_cancel(oar_rpc *agent, int from, uint64_t number);
+/* Whether the head of a call fits the window of its sender; with the lock. */
+int oari_rpc_call_fits(const oar_rpc *agent, int from,
+                       const oari_rpc_head *head);
+/* Cancels the calls of a rank (-1: any) that are served; with the lock. */
+void oari_rpc_cancel_serving(oar_rpc *agent, int from);
+void oari_rpc_free_functions(oar_rpc *agent);
+oar_status oari_rpc_add_function(oar_rpc *agent,
+                                 const oar_rpc_function *function);
+
+/* rpc_call.c */
+void oari_rpc_take_answer(oar_rpc *agent, int from, uint64_t number, int failed,
+                          oar_rpc_message *reply, oar_status status);
+oari_rpc_pending *oari_rpc_find_pending(oar_rpc *agent, uint64_t number);
+/* Ends calls to a rank (-1: any) with an error; with the lock. */
+void oari_rpc_fail_calls(oar_rpc *agent, int to, const oar_error *error);
+/* A call that no one wants any more: ends its future, and marks it so that
+ * oari_rpc_send_cancels, without the lock, tells the other rank; with the lock.
+ */
+void oari_rpc_give_up(oari_rpc_pending *pending, const oar_error *error);
+void oari_rpc_send_cancels(oar_rpc *agent);
+/* Gives up the calls that a call has made; with the lock. */
+void oari_rpc_cancel_children(oar_rpc *agent, oar_rpc_call *parent);
+/* The same, but they go on; the parent ends. */
+void oari_rpc_leave_children(oar_rpc *agent, oar_rpc_call *parent);
+/* The step of the timer. */
+int64_t oari_rpc_check_deadlines(void *agent);
+
+/* rpc_future.c, with the lock. error NULL: it has succeeded. Takes reply. */
+void oari_future_finish(oar_future *future, const oar_error *error,
+                        oar_rpc_message *reply);
+void oari_future_drop(oar_future *future);
+
+/* rpc_error.c: an error as a message and back. */
+oar_status oari_rpc_error_put(oar_rpc_message *message, const oar_error *error);
+oar_status oari_rpc_error_get(oar_rpc_message *message, oar_error *error);
+
+#endif

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rpc: calls of this rank. A call is in the table of pending ones from before
+ * it is sent until its answer has come or its rank is gone, and counts in the
+ * window of that rank for as long, whether or not anybody still waits for it.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/call_site.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "parallel/rpc/rpc_agent.h"
+
+/* ---- the table ----------------------------------------------------------- */
+
+#define EACH(p, agent, bucket)                                   \
+    for (oari_rpc_pending *p = first_pending((agent), (bucket)), \
+                          *next_ = NULL;                         \
+         p != NULL && (next_ = next_pending(p), 1); p = next_)
+
+static oari_rpc_pending *first_pending(oar_rpc *agent, int bucket)
+{
+    return OARI_CONTAINER_OF(agent->pending[bucket].first, oari_rpc_pending,
+                             link);
+}
+
+static oari_rpc_pending *next_pending(oari_rpc_pending *p)
+{
+    return OARI_CONTAINER_OF(p->link.next, oari_rpc_pending, link);
+}
+
+oari_rpc_pending *oari_rpc_find_pending(oar_rpc *agent, uint64_t number)
+{
+    EACH(p, agent, (int)(number % OARI_RPC_BUCKETS))
+        if (p->number == number)
+            return p;
+    return NULL;
+}
+
+static void add_pending(oar_rpc *agent, oari_rpc_pending *p)
+{
+    oari_rpc_peer *peer = &agent->peer[p->to];
+
+    oari_list_append(&agent->pending[p->number % OARI_RPC_BUCKETS], &p->link);
+    peer->calls_out++;
+    peer->bytes_out += p->bytes;
+    agent->stats.pending++;
+    agent->calls_outside += !p->inside;
+    if (p->parent != NULL)
+        p->parent->children++;
+}
+
+/* Takes a call out of the table and its window, and frees it. */
+static void remove_pending(oar_rpc *agent, oari_rpc_pending *p)
+{
+    oari_rpc_peer *peer = &agent->peer[p->to];
+
+    oari_list_remove(&agent->pending[p->number % OARI_RPC_BUCKETS], &p->link);
+    peer->calls_out--;
+    peer->bytes_out -= p->bytes;
+    agent->stats.pending--;
+    agent->calls_outside -= !p->inside;
+    agent->cancels -= p->cancel;
+    if (p->parent != NULL)
+        p->parent->children--;
+    pthread_cond_broadcast(&agent->changed);
+    oari_free(p);
+}
+
+/* ---- ending -------------------------------------------------------------- */
+
+/* Ends the future of a call; with the lock. */
+static void finish(oari_rpc_pending *p, const oar_error *error,
+                   oar_rpc_message *reply)
+{
+    oar_future *future = p->future;
+
+    p->future = NULL;
+    if (future == NULL) {
+        oar_rpc_message_destroy(reply);
+        return;
+    }
+    if (error != NULL)
+        future->agent->stats.failed++;
+    future->pending = NULL;
+    oari_future_finish(future, error, reply);
+    oari_future_drop(future);
+}
+
+void oari_rpc_fail_calls(oar_rpc *agent, int to, const oar_error *error)
+{
+    for (int b = 0; b < OARI_RPC_BUCKETS; b++)
+        EACH(p, agent, b) {
+            oar_error e = *error;
+
+            if (to >= 0 && p->to != to)
+                continue;
+            snprintf(e.operation, sizeof e.operation, "%.31s", p->name);
+            snprintf(e.site, sizeof e.site, "%s", p->site);
+            finish(p, &e, NULL);
+            remove_pending(agent, p);
+        }
+}
+
+void oari_rpc_give_up(oari_rpc_pending *pending, const oar_error *error)
+{
+    oar_rpc *agent = pending->future->agent;
+
+    agent->stats.timed_out += error->status == OAR_E_TIMEOUT;
+    agent->stats.cancelled += error->status == OAR_E_CANCELLED;
+    finish(pending, error, NULL);
+    pending->cancel = 1;
+    agent->cancels++;
+}
+
+void oari_rpc_send_cancels(oar_rpc *agent)
+{
+    for (int b = 0; b < OARI_RPC_BUCKETS; b++) {
+        oari_rpc_head head = { .kind = OARI_RPC_CANCEL, .left_ms = -1 };
+        int to = -1;
+
+        pthread_mutex_lock(&agent->lock);
+        if (agent->cancels == 0)
+            b = OARI_RPC_BUCKETS;
+        else
+            EACH(p, agent, b)
+                if (p->cancel && to < 0) {
+                    p->cancel = 0;
+                    agent->cancels--;
+                    head.call = p->number;
+                    to = p->to;
+                }
+        pthread_mutex_unlock(&agent->lock);
+        if (to == agent->rank)
+            oari_rpc_take_cancel(agent, to, head.call);
+        else if (to >= 0)
+            oari_rpc_send(agent, to, &head, NULL);
+        b -= to >= 0; /* this bucket may have another */
+    }
+}
+
+void oari_rpc_cancel_children(oar_rpc *agent, oar_rpc_call *parent)
+{
+    oar_error error;
+
+    if (parent->children == 0)
+        return;
+    oari_error_set(&error, OAR_E_CANCELLED,
+                   "the call that it was made from was cancelled");
+    error.rank = agent->rank;
+    for (int b = 0; b < OARI_RPC_BUCKETS; b++)
+        EACH(p, agent, b)
+            if (p->parent == parent && p->future != NULL)
+                oari_rpc_give_up(p, &error);
+}
+
+void oari_rpc_leave_children(oar_rpc *agent, oar_rpc_call *parent)
+{
+    for (int b = 0; b < OARI_RPC_BUCKETS && parent->children > 0; b++)
+        EACH(p, agent, b)
+            if (p->parent == parent) {
+                p->parent = NULL;
+                parent->children--;
+            }
+}
+
+void oari_rpc_take_answer(oar_rpc *agent, int from, uint64_t number, int failed,
+                          oar_rpc_message *reply, oar_status status)
+{
+    oari_rpc_pending *p;
+    oar_error error;
+
+    if (status == OAR_OK && failed) {
+        status = oari_rpc_error_get(reply, &error);
+        if (status == OAR_OK)
+            status = error.status;
+        else
+            error = *oar_last_error();
+    } else if (status != OAR_OK) {
+        error = *oar_last_error();
+        if (error.status != status)
+            oari_error_set(&error, status, "the reply of rank %d is lost: %s",
+                           from, oar_status_text(status));
+    }
+    pthread_mutex_lock(&agent->lock);
+    p = oari_rpc_find_pending(agent, number);
+    if (p == NULL || p->to != from) { /* its rank was gone before */
+        pthread_mutex_unlock(&agent->lock);
+        oar_rpc_message_destroy(reply);
+        return;
+    }
+    if (status != OAR_OK) {
+        oar_rpc_message_destroy(reply);
+        reply = NULL;
+    }
+    finish(p, status != OAR_OK ? &error : NULL, reply);
+    remove_pending(agent, p);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+/* ---- deadlines ----------------------------------------------------------- */
+
+/* Ends a call whose time is over; with the lock. */
+static void time_out(oar_rpc *agent, oari_rpc_pending *p, int64_t now)
+{
+    oar_error error;
+    char took[32];
+
+    oari_duration_text(now - p->began_ns, took, sizeof took);
+    oari_error_set(&error, OAR_E_TIMEOUT,
+                   "rank %d (%s) has not answered \"%s\" for %s", p->to,
+                   agent->peer[p->to].limits.name, p->name, took);
+    error.rank = agent->rank;
+    error.peer = p->to;
+    snprintf(error.operation, sizeof error.operation, "%.31s", p->name);
+    snprintf(error.site, sizeof error.site, "%s", p->site);
+    oari_rpc_give_up(p, &error);
+}
+
+int64_t oari_rpc_check_deadlines(void *arg)
+{
+    oar_rpc *agent = arg;
+    int64_t now = oari_now_ns(), next = OARI_NEVER;
+
+    pthread_mutex_lock(&agent->lock);
+    for (int b = 0; b < OARI_RPC_BUCKETS; b++)
+        EACH(p, agent, b) {
+            if (p->future == NULL)
+                continue;
+            if (p->deadline_ns <= now)
+                time_out(agent, p, now);
+            else if (p->deadline_ns < next)
+                next = p->deadline_ns;
+        }
+    if (agent->closing)
+        next = OARI_NEVER;
+    agent->timer_ns = next;
+    pthread_mutex_unlock(&agent->lock);
+    oari_rpc_send_cancels(agent);
+    return next;
+}
+
+/* Makes sure that the timer looks at a deadline; with the lock. */
+static void watch_deadline(oar_rpc *agent, int64_t deadline_ns)
+{
+    if (deadline_ns < agent->timer_ns) {
+        agent->timer_ns = deadline_ns;
+        oari_worker_wake(agent->timer);
+    }
+}
+
+static int64_t find_deadline(const oar_rpc *agent,
+                             const oar_rpc_call_opts *opts)
+{
+    const oar_rpc_call *outer = oari_rpc_current;
+    int64_t deadline = oari_deadline(
+        opts->timeout_ms != 0 ? opts->timeout_ms : agent->opts.timeout_ms);
+
+    if (outer != NULL && !opts->detached && outer->deadline_ns < deadline)
+        deadline = outer->deadline_ns;
+    return deadline;
+}
+
+/* ---- beginning ----------------------------------------------------------- */
+
+static int window_is_full(const oari_rpc_peer *peer, uint64_t bytes)
+{
+    return peer->calls_out >= peer->limits.window_calls ||
+           (peer->bytes_out > 0 &&
+            peer->bytes_out + bytes > peer->limits.window_bytes);
+}
+
+/* Says why there can be no call to a rank; with the lock. */
+static oar_status check_open(const oar_rpc *agent, int to)
+{
+    static const char *const words[] = {
+        [OAR_GONE_DIED] = "has died",
+        [OAR_GONE_LEFT] = "has left",
+        [OAR_GONE_UNREACHABLE] = "cannot be reached",
+    };
+    const oari_rpc_peer *peer = &agent->peer[to];
+
+    if (agent->closing)
+        return oari_fail(OAR_E_STATE, "the agent is being destroyed");
+    if (agent->shutting && oari_rpc_current == NULL)
+        return oari_fail(OAR_E_STATE, "a call after oar_rpc_shutdown");
+    if (peer->gone)
+        return oari_about(to, oari_fail(OAR_E_PEER, "rank %d (%s) %s", to,
+                                        peer->limits.name, words[peer->gone]));
+    return OAR_OK;
+}
+
+/* Waits until the window of a rank has room; with the lock. */
+static oar_status enter_window(oar_rpc *agent, const oari_rpc_pending *p,
+                               int no_wait)
+{
+    oari_rpc_peer *peer = &agent->peer[p->to];
+    oar_status status;
+
+    for (;;) {
+        OARI_TRY(check_open(agent, p->to));
+        if (!window_is_full(peer, p->bytes))
+            return OAR_OK;
+        if (no_wait || oari_rpc_pumping)
+            return oari_about(
+                p->to,
+                oari_fail(OAR_E_BUSY,
+                          "%d calls with %llu bytes are unanswered by "
+                          "rank %d, which takes %lld and %llu",
+                          peer->calls_out, (unsigned long long)peer->bytes_out,
+                          p->to, (long long)peer->limits.window_calls,
+                          (unsigned long long)peer->limits.window_bytes));
+        OARI_TRY(oari_rpc_pool_block_begin(agent->pool));
+        status =
+            oari_rpc_wait_change(agent, p->deadline_ns)
+                ? OAR_OK
+                : oari_about(p->to, oari_fail(OAR_E_TIMEOUT,
+                                              "rank %d has too many unanswered "
+                                              "calls to take \"%s\"",
+                                              p->to, p->name));
+        oari_rpc_pool_block_end(agent->pool);
+        OARI_TRY(status);
+    }
+}
+
+/* Writes file:line, of a long path its end. */
+static void write_site(const char *file, int line, char *site)
+{
+    oari_call_site at = oari_call_site_of(file, line);
+    char text[16];
+    size_t room, bytes = strlen(at.file);
+
+    snprintf(text, sizeof text, ":%d", at.line);
+    room = OARI_RPC_SITE - strlen(text);
+    snprintf(site, OARI_RPC_SITE + 1, "%s%s",
+             bytes > room ? at.file + bytes - room : at.file, text);
+}
+
+/* Sends a call that is in the table. Takes args. */
+static oar_status send_call(oar_rpc *agent, const oari_rpc_pending *p,
+                            oar_rpc_message *args)
+{
+    oari_rpc_head head = { .kind = OARI_RPC_CALL, .call = p->number };
+    oar_rpc_message *copy;
+    oar_status status;
+    int to = p->to;
+
+    head.left_ms = oari_deadline_left_ms(p->deadline_ns);
+    head.parent = oari_rpc_current != NULL ? oari_rpc_current->number : 0;
+    memcpy(head.name, p->name, sizeof head.name);
+    memcpy(head.site, p->site, sizeof head.site);
+    if (to != agent->rank)
+        return oari_rpc_send(agent, to, &head, args);
+    status = oari_rpc_message_copy(args, &copy);
+    oar_rpc_message_destroy(args);
+    if (status != OAR_OK)
+        return status;
+    head.value_bytes = copy->bytes;
+    head.array_bytes = copy->array_bytes;
+    pthread_mutex_lock(&agent->lock);
+    agent->peer[to].calls_in++;
+    agent->peer[to].bytes_in += copy->bytes + copy->array_bytes;
+    pthread_mutex_unlock(&agent->lock);
+    oari_rpc_take_call(agent, to, &head, copy, OAR_OK);
+    return OAR_OK;
+}
+
+static oar_status check_call(const oar_rpc *agent, int to, const char *name,
+                             const oar_rpc_message *args)
+{
+    size_t bytes = oar_rpc_message_bytes(args);
+
+    OARI_TRY(oari_rpc_check(agent, "rpc_call"));
+    if (to < 0 || to >= agent->ranks)
+        return oari_fail(OAR_E_RANK, "a call to rank %d of %d", to,
+                         agent->ranks);
+    if (name == NULL || name[0] == '\0' || strlen(name) > OARI_RPC_NAME)
+        return oari_fail(OAR_E_ARG,
+                         "the name of a function has 1 to %d bytes, not %zu",
+                         OARI_RPC_NAME, name != NULL ? strlen(name) : 0);
+    if (bytes > agent->peer[to].limits.message_bytes)
+        return oari_about(
+            to, oari_fail(
+                    OAR_E_SIZE,
+                    "arguments of %zu bytes for \"%s\": rank %d takes "
+                    "%llu",
+                    bytes, name, to,
+                    (unsigned long long)agent->peer[to].limits.message_bytes));
+    return OAR_OK;
+}
+
+/* Fills the records of a call. */
+static void fill_call(oari_rpc_pending *p, oar_future *f, oar_rpc *agent,
+                      int to, const char *name, const oar_rpc_message *args,
+                      const oar_rpc_call_opts *opts)
+{
+    p->to = to;
+    p->bytes = oar_rpc_message_bytes(args);
+    p->began_ns = oari_now_ns();
+    p->deadline_ns = find_deadline(agent, opts);
+    p->inside = oari_rpc_current != NULL;
+    p->parent = opts->detached ? NULL : oari_rpc_current;
+    p->future = f;
+    snprintf(p->name, sizeof p->name, "%s", name);
+    f->agent = agent;
+    f->pending = p;
+    f->users = 2; /* the caller's handle, and p */
+}
+
+/* Begins a call. Without a future, args is not taken; with one and a failure,
+ * the call is in the table and was not sent. */
+static oar_status begin_call(const char *file, int line, oar_rpc *agent, int to,
+                             const char *name, oar_rpc_message *args,
+                             const oar_rpc_call_opts *opts, oar_future **future)
+{
+    oari_rpc_pending *p = oari_alloc(1, sizeof *p), sent;
+    oar_future *f = oari_alloc(1, sizeof *f);
+    oar_status status = OAR_E_NOMEM;
+
+    if (p != NULL && f != NULL) {
+        fill_call(p, f, agent, to, name, args, opts);
+        write_site(file, line, p->site);
+        pthread_mutex_lock(&agent->lock);
+        status = enter_window(agent, p, opts->no_wait);
+        if (status == OAR_OK) {
+            p->number = ++agent->next_call;
+            add_pending(agent, p);
+            agent->stats.calls++;
+            watch_deadline(agent, p->deadline_ns);
+            sent = *p; /* which is gone as soon as its rank is */
+        }
+        pthread_mutex_unlock(&agent->lock);
+    }
+    if (status != OAR_OK) {
+        oari_free(p);
+        oari_free(f);
+        return status;
+    }
+    *future = f;
+    return send_call(agent, &sent, args);
+}
+
+oar_status oar_rpc_async_at(const char *file, int line, oar_rpc *rpc, int to,
+                            const char *name, oar_rpc_message *args,
+                            const oar_rpc_call_opts *opts, oar_future **future)
+{
+    oar_rpc_call_opts o;
+    oar_future *f = NULL;
+    oar_status status = oari_opts_read(&o, sizeof o, opts);
+
+    if (status == OAR_OK)
+        status = check_call(rpc, to, name, args);
+    if (status == OAR_OK)
+        status = begin_call(file, line, rpc, to, name, args, &o, &f);
+    if (status != OAR_OK && f == NULL) {
+        oar_rpc_message_destroy(args);
+        return status;
+    }
+    if (status != OAR_OK) { /* it was not sent */
+        oar_error error = *oar_last_error();
+        oari_rpc_pending *p;
+
+        pthread_mutex_lock(&rpc->lock);
+        p = f->pending;
+        if (p != NULL) {
+            finish(p, &error, NULL);
+            remove_pending(rpc, p);
+        }
+        pthread_mutex_unlock(&rpc->lock);
+    }
+    if (status == OAR_OK && future != NULL)
+        *future = f;
+    else
+        oar_future_release(f);
+    return status;
+}
+
+oar_status oar_rpc_sync_at(const char *file, int line, oar_rpc *rpc, int to,
+                           const char *name, oar_rpc_message *args,
+                           const oar_rpc_call_opts *opts,
+                           oar_rpc_message **reply)
+{
+    oar_future *future;
+    oar_status status;
+
+    OARI_TRY(oar_rpc_async_at(file, line, rpc, to, name, args, opts, &future));
+    status = oar_future_wait(future, reply);
+    if (status == OAR_E_BUSY || status == OAR_E_STATE)
+        oar_future_cancel(future); /* this thread may not wait */
+    oar_future_release(future);
+    return status;
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rpc: futures. Everything in one but `done` is guarded by its agent's lock. */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "parallel/rpc/rpc_agent.h"
+
+enum { SPIN_NS = 50000 }; /* before a thread that waits goes to sleep */
+
+void oari_future_drop(oar_future *future)
+{
+    if (--future->users > 0)
+        return;
+    oar_rpc_message_destroy(future->reply);
+    oari_free(future);
+}
+
+/* Runs a function of oar_future_then, on a thread of the pool. */
+static void run_then(void *arg)
+{
+    oari_rpc_then *then = arg;
+    oar_future *future = then->future;
+    oar_rpc *agent = future->agent;
+
+    then->fn(then->arg, future, future->status);
+    oari_free(then);
+    pthread_mutex_lock(&agent->lock);
+    oari_future_drop(future);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+static void post_then(oar_rpc *agent, oari_rpc_then *then)
+{
+    then->job = (oari_job){ .run = run_then, .arg = then };
+    oari_rpc_pool_post(agent->pool, &then->job);
+}
+
+void oari_future_finish(oar_future *future, const oar_error *error,
+                        oar_rpc_message *reply)
+{
+    oari_link *link;
+
+    future->status = error != NULL ? error->status : OAR_OK;
+    if (error != NULL)
+        future->error = *error;
+    future->reply = reply;
+    atomic_store(&future->done, 1);
+    while ((link = oari_list_take(&future->then)) != NULL)
+        post_then(future->agent, OARI_CONTAINER_OF(link, oari_rpc_then, link));
+    pthread_cond_broadcast(&future->agent->changed);
+}
+
+/* Returns the first that is done, or -1. */
+static int find_done(int count, oar_future *const *future)
+{
+    for (int i = 0; i < count; i++)
+        if (future[i] != NULL && atomic_load(&future[i]->done))
+            return i;
+    return -1;
+}
+
+/* Blocks until one is done. */
+static oar_status wait_done(oar_rpc *agent, int count,
+                            oar_future *const *future, int *index)
+{
+    int64_t until = oari_now_ns() + SPIN_NS;
+
+    *index = find_done(count, future);
+    if (*index >= 0)
+        return OAR_OK;
+    OARI_TRY(oari_rpc_check(agent, "future_wait"));
+    if (oari_rpc_pumping)
+        return oari_fail(OAR_E_STATE, "an inline function cannot wait for a "
+                                      "call: register it as OAR_RPC_POOL");
+    OARI_TRY(oari_rpc_pool_block_begin(agent->pool));
+    while (*index < 0 && agent->idle != NULL && oari_now_ns() < until) {
+        oari_rpc_drive(agent);
+        *index = find_done(count, future);
+    }
+    pthread_mutex_lock(&agent->lock);
+    while ((*index = find_done(count, future)) < 0)
+        oari_rpc_wait_change(agent, OARI_NEVER);
+    pthread_mutex_unlock(&agent->lock);
+    oari_rpc_pool_block_end(agent->pool);
+    return OAR_OK;
+}
+
+/* Returns the status of one that is done, with its error as the thread's. */
+static oar_status result_of(const oar_future *future)
+{
+    return future->status == OAR_OK ? OAR_OK : oari_fail_with(&future->error);
+}
+
+oar_status oar_future_wait(oar_future *future, oar_rpc_message **reply)
+{
+    oar_rpc_message *given = NULL;
+    int index;
+
+    if (future == NULL)
+        return oari_fail(OAR_E_ARG, "future_wait: no future");
+    OARI_TRY(wait_done(future->agent, 1, &future, &index));
+    if (future->status == OAR_OK && reply != NULL) {
+        pthread_mutex_lock(&future->agent->lock);
+        given = future->reply;
+        future->reply = NULL;
+        pthread_mutex_unlock(&future->agent->lock);
+        *reply = given;
+    }
+    return result_of(future);
+}
+
+oar_status oar_future_test(oar_future *future, int *done)
+{
+    if (future == NULL || done == NULL)
+        return oari_fail(OAR_E_ARG, "future_test: no %s",
+                         future == NULL ? "future" : "place for the answer");
+    if (!atomic_load(&future->done) && !oari_rpc_pumping)
+        oari_rpc_drive(future->agent);
+    *done = atomic_load(&future->done);
+    return *done ? result_of(future) : OAR_OK;
+}
+
+oar_status oar_future_wait_any(int count, oar_future *const *future, int *index)
+{
+    oar_rpc *agent = NULL;
+    int found;
+
+    if (count < 0 || index == NULL || (future == NULL && count > 0))
+        return oari_fail(OAR_E_ARG, "future_wait_any: %s",
+                         index == NULL ? "no place for the index"
+                                       : "no futures");
+    for (int i = 0; i < count; i++) {
+        if (future[i] == NULL)
+            continue;
+        if (agent != NULL && future[i]->agent != agent)
+            return oari_fail(
+                OAR_E_ARG, "future_wait_any: future %d is another agent's", i);
+        agent = future[i]->agent;
+    }
+    if (agent == NULL) {
+        *index = -1;
+        return OAR_OK;
+    }
+    OARI_TRY(wait_done(agent, count, future, &found));
+    *index = found;
+    return result_of(future[found]);
+}
+
+oar_status oar_future_then(oar_future *future, oar_future_fn fn, void *arg)
+{
+    oari_rpc_then *then;
+
+    if (future == NULL || fn == NULL)
+        return oari_fail(OAR_E_ARG, "future_then: no %s",
+                         future == NULL ? "future" : "function");
+    OARI_TRY(oari_rpc_check(future->agent, "future_then"));
+    then = oari_alloc(1, sizeof *then);
+    if (then == NULL)
+        return OAR_E_NOMEM;
+    then->future = future;
+    then->fn = fn;
+    then->arg = arg;
+    pthread_mutex_lock(&future->agent->lock);
+    future->users++;
+    if (atomic_load(&future->done))
+        post_then(future->agent, then);
+    else
+        oari_list_append(&future->then, &then->link);
+    pthread_mutex_unlock(&future->agent->lock);
+    return OAR_OK;
+}
+
+oar_status oar_future_cancel(oar_future *future)
+{
+    oar_error error;
+
+    if (future == NULL)
+        return oari_fail(OAR_E_ARG, "future_cancel: no future");
+    OARI_TRY(oari_rpc_check(future->agent, "future_cancel"));
+    pthread_mutex_lock(&future->agent->lock);
+    if (!atomic_load(&future->done)) {
+        oari_error_set(&error, OAR_E_CANCELLED,
+                       "the call of \"%s\" on rank %d was cancelled",
+                       future->pending->name, future->pending->to);
+        error.rank = future->agent->rank;
+        oari_rpc_give_up(future->pending, &error);
+    }
+    pthread_mutex_unlock(&future->agent->lock);
+    oari_rpc_send_cancels(future->agent);
+    return OAR_OK;
+}
+
+void oar_future_release(oar_future *future)
+{
+    oar_rpc *agent;
+
+    if (future == NULL)
+        return;
+    agent = future->agent;
+    pthread_mutex_lock(&agent->lock);
+    oari_future_drop(future);
+    pthread_mutex_unlock(&agent->lock);
+}

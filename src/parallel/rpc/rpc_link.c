@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rpc: messages between agents, over a loose group of their own.
+ *
+ * Heads travel with tag 0 into receives that are always posted; values and
+ * arrays that are too large follow with a tag made of the message's number.
+ * Messages of a peer are handled in the order of their numbers, one thread at a
+ * time (pump), so that a large one is not overtaken. A callback may come while
+ * another call of this file is under way on the same thread: it only appends to
+ * a list, and the outer call finds it there.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "parallel/rpc/rpc_agent.h"
+
+enum { IDLE_TAG = 0x7fffffff, PART_TAGS = 0x7ffffff0 };
+
+_Thread_local int oari_rpc_pumping;
+
+static void pump(oar_rpc *agent);
+
+int64_t oari_rpc_tag_of(uint64_t sequence)
+{
+    return 1 + (int64_t)(sequence % PART_TAGS);
+}
+
+int oari_rpc_wait_change(oar_rpc *agent, int64_t deadline_ns)
+{
+    return oari_cond_wait(&agent->changed, &agent->lock, deadline_ns);
+}
+
+void oari_rpc_drive(oar_rpc *agent)
+{
+    int done;
+
+    if (agent->idle != NULL)
+        oar_work_test(agent->idle, &done);
+}
+
+void oari_rpc_end_part(oar_rpc *agent)
+{
+    pthread_mutex_lock(&agent->lock);
+    if (--agent->parts == 0 && agent->closing)
+        pthread_cond_broadcast(&agent->changed);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+/* ---- receiving ----------------------------------------------------------- */
+
+/* A message of this peer may be whole now; with the lock. */
+static void look_at_peer(oar_rpc *agent, int from)
+{
+    oari_rpc_peer *peer = &agent->peer[from];
+
+    if (!peer->looked_at) {
+        peer->looked_at = 1;
+        oari_list_append(&agent->look, &peer->look);
+    }
+}
+
+static void part_received(void *arg, oar_status status)
+{
+    oari_rpc_in *in = arg;
+    oar_rpc *agent = in->agent;
+    int from = in->from;
+
+    if (status != OAR_OK)
+        in->status = status;
+    if (atomic_fetch_sub(&in->parts_left, 1) == 1) {
+        pthread_mutex_lock(&agent->lock);
+        look_at_peer(agent, from);
+        pthread_mutex_unlock(&agent->lock);
+        pump(agent);
+    }
+    oari_rpc_end_part(agent);
+}
+
+static void receive_part(oari_rpc_in *in, void *data, size_t bytes)
+{
+    oar_work *work;
+    oar_status status =
+        oar_recv(in->agent->group, oar_span_of(data, bytes, OAR_U8), in->from,
+                 oari_rpc_tag_of(in->head.sequence), NULL, &work);
+
+    if (status != OAR_OK) {
+        part_received(in, status);
+        return;
+    }
+    oar_work_then(work, part_received, in);
+    oar_work_release(work);
+}
+
+/* Posts the receives of what follows a head; it may be gone after the last. */
+static void receive_parts(oari_rpc_in *in, int parts)
+{
+    oar_rpc_message *m = in->message;
+    int64_t arrays = m->arrays.count;
+
+    if (parts > arrays)
+        receive_part(in, m->values, m->bytes);
+    for (int64_t i = 0; i < arrays; i++)
+        receive_part(in, m->arrays.data[i].data, m->arrays.data[i].bytes);
+}
+
+/* Puts a message where its number belongs; with the lock. Returns 0 if one with
+ * that number came before. */
+static int insert_in(oari_rpc_peer *peer, oari_rpc_in *in)
+{
+    oari_link *after = peer->incoming.last;
+
+    while (after != NULL &&
+           OARI_CONTAINER_OF(after, oari_rpc_in, link)->head.sequence >
+               in->head.sequence)
+        after = after->prev;
+    if (after != NULL &&
+        OARI_CONTAINER_OF(after, oari_rpc_in, link)->head.sequence ==
+            in->head.sequence)
+        return 0;
+    in->link.prev = after;
+    in->link.next = after != NULL ? after->next : peer->incoming.first;
+    if (in->link.next != NULL)
+        in->link.next->prev = &in->link;
+    else
+        peer->incoming.last = &in->link;
+    if (after != NULL)
+        after->next = &in->link;
+    else
+        peer->incoming.first = &in->link;
+    return 1;
+}
+
+/* Checks a head against what its sender may send now; with the lock. */
+static oar_status check_turn(oar_rpc *agent, int from,
+                             const oari_rpc_head *head)
+{
+    const oari_rpc_peer *peer = &agent->peer[from];
+    const oari_rpc_pending *p;
+
+    if (head->sequence < peer->expected ||
+        head->sequence > peer->expected + 4096)
+        return oari_fail(OAR_E_DATA, "rank %d sent message %llu out of turn",
+                         from, (unsigned long long)head->sequence);
+    switch (head->kind) {
+    case OARI_RPC_CALL:
+        return oari_rpc_call_fits(agent, from, head)
+                   ? OAR_OK
+                   : oari_fail(OAR_E_DATA, "more calls of rank %d than allowed",
+                               from);
+    case OARI_RPC_ANSWER:
+        p = oari_rpc_find_pending(agent, head->call);
+        return p != NULL && p->to == from
+                   ? OAR_OK
+                   : oari_fail(OAR_E_DATA,
+                               "an answer of rank %d that was not asked for",
+                               from);
+    default:
+        return head->arrays == 0 && head->value_bytes == 0
+                   ? OAR_OK
+                   : oari_fail(OAR_E_DATA, "a %s with values",
+                               oari_rpc_kind_name(head->kind));
+    }
+}
+
+/* Makes the record of a message, with its values if they came with the head. */
+static oar_status make_in(oar_rpc *agent, int from, const unsigned char *byte,
+                          size_t bytes, oari_rpc_in **made)
+{
+    uint64_t array_bytes[OARI_RPC_ARRAYS];
+    oari_rpc_in *in;
+    oari_rpc_head head;
+    size_t at;
+
+    OARI_TRY(
+        oari_rpc_read_head(byte, bytes, agent->opts.message_bytes, &head, &at));
+    OARI_TRY(oari_rpc_read_table(byte + at, &head, array_bytes));
+    pthread_mutex_lock(&agent->lock);
+    if (check_turn(agent, from, &head) != OAR_OK) {
+        pthread_mutex_unlock(&agent->lock);
+        return OAR_E_DATA;
+    }
+    pthread_mutex_unlock(&agent->lock);
+    in = oari_alloc(1, sizeof *in);
+    if (in == NULL)
+        return OAR_E_NOMEM;
+    in->agent = agent;
+    in->from = from;
+    in->head = head;
+    in->status = oari_rpc_message_receive((size_t)head.value_bytes, head.arrays,
+                                          array_bytes, &in->message);
+    at += 8 * (size_t)head.arrays;
+    if (in->message != NULL && bytes > at)
+        memcpy(in->message->values, byte + at, bytes - at);
+    *made = in;
+    return OAR_OK;
+}
+
+/* Counts a message that is not believed. If it has the next number, that number
+ * is used up, so that those behind it are not held up. */
+static void refuse(oar_rpc *agent, int from, const unsigned char *byte,
+                   size_t bytes)
+{
+    oari_rpc_in *in = oari_alloc(1, sizeof *in);
+
+    pthread_mutex_lock(&agent->lock);
+    agent->stats.refused++;
+    if (in != NULL && bytes >= OARI_RPC_HEAD) {
+        in->head.sequence = oari_rpc_u64(byte + 8);
+        in->skip = 1;
+        in->from = from;
+        if (in->head.sequence >= agent->peer[from].expected &&
+            in->head.sequence <= agent->peer[from].expected + 4096 &&
+            insert_in(&agent->peer[from], in)) {
+            look_at_peer(agent, from);
+            in = NULL;
+        }
+    }
+    pthread_mutex_unlock(&agent->lock);
+    oari_free(in);
+}
+
+/* Reads what a slot has received. */
+static void read_slot(oar_rpc *agent, const oari_rpc_slot *slot)
+{
+    int from = slot->came.source, parts, taken;
+    oari_rpc_in *in;
+
+    if (make_in(agent, from, slot->byte, slot->came.bytes, &in) != OAR_OK) {
+        refuse(agent, from, slot->byte, slot->came.bytes);
+        return;
+    }
+    parts = (int)in->head.arrays + ((in->head.flags & OARI_RPC_APART) != 0);
+    if (in->message == NULL)
+        parts = 0; /* they stay where they are */
+    atomic_init(&in->parts_left, parts);
+    pthread_mutex_lock(&agent->lock);
+    taken = insert_in(&agent->peer[from], in);
+    if (taken) {
+        look_at_peer(agent, from);
+        agent->parts += parts;
+        agent->stats.bytes_in += in->head.value_bytes + in->head.array_bytes;
+        if (in->head.kind == OARI_RPC_CALL) {
+            agent->peer[from].calls_in++;
+            agent->peer[from].bytes_in +=
+                in->head.value_bytes + in->head.array_bytes;
+        }
+    } else {
+        agent->stats.refused++;
+    }
+    pthread_mutex_unlock(&agent->lock);
+    if (!taken) {
+        oar_rpc_message_destroy(in->message);
+        oari_free(in);
+    } else if (parts > 0) {
+        receive_parts(in, parts);
+    }
+}
+
+static void slot_received(void *arg, oar_status status)
+{
+    oari_rpc_slot *slot = arg;
+    oar_rpc *agent = slot->agent;
+
+    slot->status = status;
+    pthread_mutex_lock(&agent->lock);
+    oari_list_append(&agent->ready, &slot->link);
+    pthread_mutex_unlock(&agent->lock);
+    pump(agent);
+}
+
+/* Posts the receive of a slot again. On failure the slot ends. */
+static void post_slot(oari_rpc_slot *slot)
+{
+    oar_rpc *agent = slot->agent;
+    oar_call_opts opts = oar_call_opts_init();
+    int closing;
+
+    oar_work_release(slot->work);
+    slot->work = NULL;
+    slot->came = oar_message_init();
+    opts.at_most = 1;
+    opts.message = &slot->came;
+    pthread_mutex_lock(&agent->lock);
+    closing = agent->closing;
+    pthread_mutex_unlock(&agent->lock);
+    if (slot->status == OAR_OK && !closing &&
+        oar_recv(agent->group, oar_span_of(slot->byte, OARI_RPC_EAGER, OAR_U8),
+                 OAR_ANY_SOURCE, 0, &opts, &slot->work) == OAR_OK) {
+        oar_work_then(slot->work, slot_received, slot);
+        return;
+    }
+    pthread_mutex_lock(&agent->lock);
+    agent->slots_posted--;
+    pthread_cond_broadcast(&agent->changed);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+/* ---- handling ------------------------------------------------------------ */
+
+/* Takes the next message that is whole and in turn; with the lock. */
+static oari_rpc_in *take_whole(oar_rpc *agent)
+{
+    while (agent->look.first != NULL) {
+        oari_rpc_peer *peer =
+            OARI_CONTAINER_OF(agent->look.first, oari_rpc_peer, look);
+        oari_rpc_in *in =
+            OARI_CONTAINER_OF(peer->incoming.first, oari_rpc_in, link);
+
+        if (in != NULL && in->head.sequence == peer->expected &&
+            atomic_load(&in->parts_left) == 0) {
+            oari_list_remove(&peer->incoming, &in->link);
+            peer->expected++;
+            return in;
+        }
+        oari_list_remove(&agent->look, &peer->look);
+        peer->looked_at = 0;
+    }
+    return NULL;
+}
+
+static void take_leaving(oar_rpc *agent, int from)
+{
+    pthread_mutex_lock(&agent->lock);
+    agent->peer[from].leaving = 1;
+    pthread_cond_broadcast(&agent->changed);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+static void handle(oar_rpc *agent, oari_rpc_in *in)
+{
+    oar_status status = in->status;
+
+    if (!in->skip && status == OAR_OK) {
+        status = oari_rpc_message_check(in->message);
+        if (status != OAR_OK) {
+            pthread_mutex_lock(&agent->lock);
+            agent->stats.refused++;
+            pthread_mutex_unlock(&agent->lock);
+        }
+    }
+    if (in->skip)
+        ;
+    else if (in->head.kind == OARI_RPC_CALL)
+        oari_rpc_take_call(agent, in->from, &in->head, in->message, status);
+    else if (in->head.kind == OARI_RPC_ANSWER)
+        oari_rpc_take_answer(agent, in->from, in->head.call,
+                             (in->head.flags & OARI_RPC_FAILED) != 0,
+                             in->message, status);
+    else {
+        oar_rpc_message_destroy(in->message);
+        if (in->head.kind == OARI_RPC_CANCEL)
+            oari_rpc_take_cancel(agent, in->from, in->head.call);
+        else
+            take_leaving(agent, in->from);
+    }
+    oari_free(in);
+}
+
+/* Handles what has come, unless a thread is at it: that one goes on until there
+ * is nothing. */
+static void pump(oar_rpc *agent)
+{
+    int outer = oari_rpc_pumping;
+
+    pthread_mutex_lock(&agent->lock);
+    if (agent->pumping) {
+        pthread_mutex_unlock(&agent->lock);
+        return;
+    }
+    agent->pumping = oari_rpc_pumping = 1;
+    for (;;) {
+        oari_rpc_slot *slot = OARI_CONTAINER_OF(oari_list_take(&agent->ready),
+                                                oari_rpc_slot, link);
+        oari_rpc_in *in = slot == NULL ? take_whole(agent) : NULL;
+
+        if (slot == NULL && in == NULL)
+            break;
+        pthread_mutex_unlock(&agent->lock);
+        if (slot != NULL) {
+            if (slot->status == OAR_OK)
+                read_slot(agent, slot);
+            post_slot(slot);
+        } else {
+            handle(agent, in);
+        }
+        pthread_mutex_lock(&agent->lock);
+    }
+    agent->pumping = 0;
+    oari_rpc_pumping = outer;
+    if (agent->closing)
+        pthread_cond_broadcast(&agent->changed);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+static void rank_gone(void *arg, int rank, oar_gone how)
+{
+    static const char *const words[] = {
+        [OAR_GONE_DIED] = "has died",
+        [OAR_GONE_LEFT] = "has left",
+        [OAR_GONE_UNREACHABLE] = "cannot be reached",
+    };
+    oar_rpc *agent = arg;
+    oar_error error;
+
+    pthread_mutex_lock(&agent->lock);
+    if (!agent->peer[rank].gone) {
+        agent->peer[rank].gone = how;
+        agent->stats.ranks_gone++;
+        oari_error_set(&error, OAR_E_PEER, "rank %d (%s) %s", rank,
+                       agent->peer[rank].limits.name, words[how]);
+        error.rank = agent->rank;
+        error.peer = rank;
+        oari_rpc_fail_calls(agent, rank, &error);
+        oari_rpc_cancel_serving(agent, rank);
+        pthread_cond_broadcast(&agent->changed);
+    }
+    pthread_mutex_unlock(&agent->lock);
+    oari_rpc_send_cancels(agent);
+}
+
+/* ---- opening and closing ------------------------------------------------- */
+
+oar_status oari_rpc_link_open(oar_rpc *agent, oar_group *parent)
+{
+    oar_dup_opts opts = oar_dup_opts_init();
+
+    if (agent->ranks == 1)
+        return OAR_OK;
+    opts.name = "rpc";
+    opts.timeout_ms = opts.stall_ms = -1;
+    opts.loose = 1;
+    OARI_TRY(oar_group_dup_with(parent, &opts, &agent->group));
+    for (int i = 0; i < OARI_RPC_SLOTS; i++) {
+        agent->slot[i].agent = agent;
+        agent->slot[i].byte = oari_alloc_aligned(64, OARI_RPC_EAGER);
+        if (agent->slot[i].byte == NULL)
+            return OAR_E_NOMEM;
+    }
+    return OAR_OK;
+}
+
+oar_status oari_rpc_link_start(oar_rpc *agent)
+{
+    static char nothing;
+
+    if (agent->group == NULL)
+        return OAR_OK;
+    OARI_TRY(oar_recv(agent->group, oar_span_of(&nothing, 1, OAR_U8),
+                      OAR_ANY_SOURCE, IDLE_TAG, NULL, &agent->idle));
+    agent->slots_posted = OARI_RPC_SLOTS;
+    for (int i = 0; i < OARI_RPC_SLOTS; i++)
+        post_slot(&agent->slot[i]);
+    return oar_group_on_gone(agent->group, rank_gone, agent);
+}
+
+static void free_lists(oar_rpc *agent)
+{
+    for (int r = 0; agent->peer != NULL && r < agent->ranks; r++) {
+        oari_link *link;
+
+        while ((link = oari_list_take(&agent->peer[r].incoming)) != NULL) {
+            oari_rpc_in *in = OARI_CONTAINER_OF(link, oari_rpc_in, link);
+
+            oar_rpc_message_destroy(in->message);
+            oari_free(in);
+        }
+    }
+}
+
+void oari_rpc_link_close(oar_rpc *agent)
+{
+    if (agent->group != NULL) {
+        oar_group_abort(agent->group, "this rank has ended its RPC agent");
+        pthread_mutex_lock(&agent->lock);
+        while (agent->slots_posted > 0 || agent->parts > 0 || agent->pumping) {
+            pthread_mutex_unlock(&agent->lock);
+            oari_rpc_drive(agent);
+            pthread_mutex_lock(&agent->lock);
+            if (agent->slots_posted > 0 || agent->parts > 0 || agent->pumping)
+                oari_rpc_wait_change(agent, oari_deadline(10));
+        }
+        pthread_mutex_unlock(&agent->lock);
+        oar_work_release(agent->idle);
+        oar_group_destroy(agent->group);
+    }
+    for (int i = 0; i < OARI_RPC_SLOTS; i++)
+        oari_free(agent->slot[i].byte);
+    free_lists(agent);
+}

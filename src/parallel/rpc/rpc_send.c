@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rpc: messages on their way out. They get their numbers in the order in which
+ * they are posted, by one thread for each peer at a time. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "parallel/rpc/rpc_agent.h"
+
+static void part_sent(void *arg, oar_status status)
+{
+    oari_rpc_out *out = arg;
+    oar_rpc *agent = out->agent;
+
+    (void)status; /* a rank that is gone is told by rank_gone */
+    if (atomic_fetch_sub(&out->parts_left, 1) == 1) {
+        oar_rpc_message_destroy(out->message);
+        oari_free(out);
+    }
+    oari_rpc_end_part(agent);
+}
+
+static void soari_rpc_end_part(oari_rpc_out *out, const void *data,
+                               size_t bytes, int64_t tag)
+{
+    oar_work *work;
+    oar_status status =
+        oar_send(out->agent->group, oar_span_of_const(data, bytes, OAR_U8),
+                 out->to, tag, NULL, &work);
+
+    if (status != OAR_OK) {
+        part_sent(out, status);
+        return;
+    }
+    oar_work_then(work, part_sent, out);
+    oar_work_release(work);
+}
+
+/* Posts all parts of a message, after the last of which it may be gone. */
+static void post_parts(oari_rpc_out *out, uint64_t sequence)
+{
+    const oar_rpc_message *m = out->message;
+    int64_t arrays = m != NULL ? m->arrays.count : 0;
+    int64_t tag = oari_rpc_tag_of(sequence);
+    int apart = out->apart;
+
+    soari_rpc_end_part(out, out->byte, out->bytes, 0);
+    if (apart)
+        soari_rpc_end_part(out, m->values, m->bytes, tag);
+    for (int64_t i = 0; i < arrays; i++)
+        soari_rpc_end_part(out, m->arrays.data[i].data, m->arrays.data[i].bytes,
+                           tag);
+}
+
+/* Posts what waits for a rank, unless another thread, or this one further out,
+ * is at it: the order of numbers is that of posts. */
+static void flush(oar_rpc *agent, int to)
+{
+    oari_rpc_peer *peer = &agent->peer[to];
+    oari_link *link;
+
+    pthread_mutex_lock(&agent->lock);
+    if (!peer->sending) {
+        peer->sending = 1;
+        while ((link = oari_list_take(&peer->outgoing)) != NULL) {
+            oari_rpc_out *out = OARI_CONTAINER_OF(link, oari_rpc_out, link);
+            uint64_t sequence = ++peer->sent;
+
+            oari_rpc_set_u64(out->byte + 8, sequence);
+            agent->parts += atomic_load(&out->parts_left);
+            pthread_mutex_unlock(&agent->lock);
+            post_parts(out, sequence);
+            pthread_mutex_lock(&agent->lock);
+        }
+        peer->sending = 0;
+    }
+    pthread_mutex_unlock(&agent->lock);
+}
+
+/* Makes the first part: head, table, and the values if there is room. */
+static oari_rpc_out *write_out(oar_rpc *agent, int to, oari_rpc_head *head,
+                               oar_rpc_message *m)
+{
+    size_t arrays = m != NULL ? (size_t)m->arrays.count : 0;
+    size_t values = m != NULL ? m->bytes : 0, at;
+    size_t bytes =
+        OARI_RPC_HEAD + strlen(head->name) + strlen(head->site) + 8 * arrays;
+    int apart = bytes + values > OARI_RPC_EAGER;
+    oari_rpc_out *out;
+
+    bytes += apart ? 0 : values;
+    out = oari_alloc(1, sizeof *out + bytes);
+    if (out == NULL)
+        return NULL;
+    head->flags |= apart ? OARI_RPC_APART : 0;
+    head->arrays = (uint32_t)arrays;
+    head->value_bytes = values;
+    head->array_bytes = m != NULL ? m->array_bytes : 0;
+    at = oari_rpc_write_head(out->byte, head);
+    for (size_t i = 0; i < arrays; i++, at += 8)
+        oari_rpc_set_u64(out->byte + at, m->arrays.data[i].bytes);
+    if (!apart && values > 0)
+        memcpy(out->byte + at, m->values, values);
+    out->agent = agent;
+    out->to = to;
+    out->message = m;
+    out->apart = apart;
+    out->bytes = bytes;
+    atomic_init(&out->parts_left, 1 + apart + (int)arrays);
+    return out;
+}
+
+oar_status oari_rpc_send(oar_rpc *agent, int to, oari_rpc_head *head,
+                         oar_rpc_message *message)
+{
+    oari_rpc_out *out = write_out(agent, to, head, message);
+    int keep;
+
+    if (out == NULL) {
+        oar_rpc_message_destroy(message);
+        return OAR_E_NOMEM;
+    }
+    pthread_mutex_lock(&agent->lock);
+    keep = !agent->peer[to].gone && !agent->closing;
+    if (keep) {
+        oari_list_append(&agent->peer[to].outgoing, &out->link);
+        agent->stats.bytes_out += head->value_bytes + head->array_bytes;
+    }
+    pthread_mutex_unlock(&agent->lock);
+    if (!keep) {
+        oar_rpc_message_destroy(message);
+        oari_free(out);
+        return OAR_OK;
+    }
+    flush(agent, to);
+    return OAR_OK;
+}

@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rpc: functions, and calls of other ranks. A call is in agent->serving, and
+ * counts in the window of its caller, from when it came until it is answered;
+ * it is always answered, so that the caller's window opens again. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/call_site.h"
+#include "base/clock.h"
+#include "base/name_match.h"
+#include "base/status.h"
+#include "parallel/rpc/rpc_agent.h"
+
+_Thread_local oar_rpc_call *oari_rpc_current;
+
+/* ---- functions ----------------------------------------------------------- */
+
+/* Finds a function; with the lock. */
+static oari_rpc_entry *find_function(const oar_rpc *agent, const char *name)
+{
+    for (oari_link *l = agent->functions.first; l != NULL; l = l->next) {
+        oari_rpc_entry *e = OARI_CONTAINER_OF(l, oari_rpc_entry, link);
+
+        if (strcmp(e->name, name) == 0)
+            return e;
+    }
+    return NULL;
+}
+
+/* Returns the function whose name is nearest, or NULL; with the lock. */
+static const char *find_nearest(const oar_rpc *agent, const char *name)
+{
+    const char *nearest = NULL;
+    int best = (int)strlen(name) / 3 + 2;
+
+    for (oari_link *l = agent->functions.first; l != NULL; l = l->next) {
+        const oari_rpc_entry *e = OARI_CONTAINER_OF(l, oari_rpc_entry, link);
+        int distance = oari_edit_distance(name, strlen(name), e->name);
+
+        if (distance < best && strncmp(e->name, "oar.", 4) != 0) {
+            best = distance;
+            nearest = e->name;
+        }
+    }
+    return nearest;
+}
+
+/* Reads "0,4-7" into a byte for each rank. */
+static oar_status read_callers(const char *text, int ranks, unsigned char **may)
+{
+    unsigned char *byte = oari_alloc((size_t)ranks, 1);
+    const char *at = text;
+
+    if (byte == NULL)
+        return OAR_E_NOMEM;
+    while (*at != '\0') {
+        char *end;
+        long first = strtol(at, &end, 10), last = first;
+        int read = end != at && *at >= '0' && *at <= '9';
+
+        if (read && *end == '-') {
+            at = end + 1;
+            last = strtol(at, &end, 10);
+            read = end != at && *at >= '0' && *at <= '9';
+        }
+        if (!read || (*end != ',' && *end != '\0') || first > last ||
+            last >= ranks || (*end == ',' && end[1] == '\0')) {
+            oari_free(byte);
+            return oari_fail(OAR_E_ARG,
+                             "callers \"%s\": ranks of a group of %d are "
+                             "written like \"0,4-7\"",
+                             text, ranks);
+        }
+        for (long r = first; r <= last; r++)
+            byte[r] = 1;
+        at = *end == ',' ? end + 1 : end;
+    }
+    *may = byte;
+    return OAR_OK;
+}
+
+static void free_entry(oari_rpc_entry *e)
+{
+    oari_free(e->callers);
+    oari_free(e);
+}
+
+oar_status oari_rpc_add_function(oar_rpc *agent, const oar_rpc_function *f)
+{
+    oari_rpc_entry *e = oari_alloc(1, sizeof *e);
+    oar_status status = OAR_OK;
+
+    if (e == NULL)
+        return OAR_E_NOMEM;
+    snprintf(e->name, sizeof e->name, "%s", f->name);
+    e->fn = f->fn;
+    e->arg = f->arg;
+    e->manner = f->manner;
+    e->message_bytes =
+        f->message_bytes != 0 ? f->message_bytes : agent->opts.message_bytes;
+    if (f->callers != NULL)
+        status = read_callers(f->callers, agent->ranks, &e->callers);
+    if (status == OAR_OK) {
+        pthread_mutex_lock(&agent->lock);
+        if (find_function(agent, e->name) != NULL)
+            status =
+                oari_fail(OAR_E_STATE,
+                          "a function \"%s\" is registered already", e->name);
+        else
+            oari_list_append(&agent->functions, &e->link);
+        pthread_mutex_unlock(&agent->lock);
+    }
+    if (status != OAR_OK)
+        free_entry(e);
+    return status;
+}
+
+oar_status oar_rpc_register(oar_rpc *rpc, const oar_rpc_function *function)
+{
+    oar_rpc_function f;
+    size_t bytes;
+
+    OARI_TRY(oari_rpc_check(rpc, "rpc_register"));
+    if (function == NULL)
+        return oari_fail(OAR_E_ARG, "rpc_register: no function");
+    OARI_TRY(oari_opts_read(&f, sizeof f, function));
+    bytes = f.name != NULL ? strlen(f.name) : 0;
+    if (bytes == 0 || bytes > OARI_RPC_NAME)
+        return oari_fail(OAR_E_ARG,
+                         "the name of a function has 1 to %d bytes, not %zu",
+                         OARI_RPC_NAME, bytes);
+    if (strncmp(f.name, "oar.", 4) == 0)
+        return oari_fail(OAR_E_ARG,
+                         "\"%s\": names that begin with \"oar.\" are the "
+                         "library's",
+                         f.name);
+    if (f.fn == NULL || f.manner < OAR_RPC_POOL || f.manner > OAR_RPC_INLINE)
+        return oari_fail(OAR_E_ARG, "rpc_register \"%s\": no %s", f.name,
+                         f.fn == NULL ? "function" : "such manner");
+    return oari_rpc_add_function(rpc, &f);
+}
+
+oar_status oar_rpc_unregister(oar_rpc *rpc, const char *name)
+{
+    oari_rpc_entry *e;
+
+    OARI_TRY(oari_rpc_check(rpc, "rpc_unregister"));
+    if (oari_rpc_current != NULL)
+        return oari_fail(OAR_E_STATE, "rpc_unregister inside a function");
+    pthread_mutex_lock(&rpc->lock);
+    e = name != NULL ? find_function(rpc, name) : NULL;
+    if (e != NULL) {
+        oari_list_remove(&rpc->functions, &e->link);
+        while (e->users > 0)
+            oari_rpc_wait_change(rpc, OARI_NEVER);
+        free_entry(e);
+    }
+    pthread_mutex_unlock(&rpc->lock);
+    if (e == NULL)
+        return oari_fail(OAR_E_NOT_FOUND, "no function \"%s\" is registered",
+                         name != NULL ? name : "");
+    return OAR_OK;
+}
+
+void oari_rpc_free_functions(oar_rpc *agent)
+{
+    oari_link *link;
+
+    while ((link = oari_list_take(&agent->functions)) != NULL)
+        free_entry(OARI_CONTAINER_OF(link, oari_rpc_entry, link));
+}
+
+/* ---- answers ------------------------------------------------------------- */
+
+/* Fills in what a failure does not say about where it happened. */
+static void complete_error(const oar_rpc_call *call, const char *name,
+                           oar_error *error)
+{
+    if (error->host[0] != '\0')
+        return; /* it came from another rank, or a group's fault */
+    if (gethostname(error->host, sizeof error->host - 1) != 0)
+        snprintf(error->host, sizeof error->host, "?");
+    error->rank = call->agent->rank;
+    error->pid = getpid();
+    snprintf(error->operation, sizeof error->operation, "%.31s", name);
+}
+
+/* Makes the message of a failure; NULL: no memory. */
+static oar_rpc_message *write_failure(const oar_error *error)
+{
+    oar_rpc_message *m = NULL;
+
+    if (oar_rpc_message_create(&m) == OAR_OK &&
+        oari_rpc_error_put(m, error) == OAR_OK)
+        return m;
+    oar_rpc_message_destroy(m);
+    return NULL;
+}
+
+/* Sends an answer; takes reply. */
+static void send_answer(oar_rpc *agent, int to, uint64_t number, int failed,
+                        oar_rpc_message *reply)
+{
+    oari_rpc_head head = { .kind = OARI_RPC_ANSWER,
+                           .call = number,
+                           .left_ms = -1 };
+    oar_rpc_message *copy = NULL;
+    oar_status status;
+
+    head.flags = failed ? OARI_RPC_FAILED : 0;
+    if (to != agent->rank) {
+        status = oari_rpc_send(agent, to, &head, reply);
+        if (status != OAR_OK) /* the caller's window must open again */
+            oari_rpc_send(agent, to, &head, NULL);
+        return;
+    }
+    status = oari_rpc_message_copy(reply, &copy);
+    oar_rpc_message_destroy(reply);
+    oari_rpc_take_answer(agent, to, number, failed, copy, status);
+}
+
+/* Ends a call: answers it, and frees it. error NULL: it has succeeded. */
+static void answer(oar_rpc_call *call, const char *name, const oar_error *error)
+{
+    oar_rpc *agent = call->agent;
+    oari_rpc_peer *peer = &agent->peer[call->from];
+    oar_rpc_message *reply = call->reply;
+    uint64_t number = call->number;
+    int from = call->from;
+    oar_error e;
+
+    if (error == NULL &&
+        oar_rpc_message_bytes(reply) > peer->limits.message_bytes) {
+        oari_error_set(&e, OAR_E_SIZE,
+                       "the reply of \"%s\" has %zu bytes, rank %d takes %llu",
+                       name, oar_rpc_message_bytes(reply), from,
+                       (unsigned long long)peer->limits.message_bytes);
+        error = &e;
+    }
+    if (error != NULL) {
+        oar_error whole = *error;
+
+        complete_error(call, name, &whole);
+        oar_rpc_message_destroy(reply);
+        reply = write_failure(&whole);
+    }
+    oar_rpc_message_destroy(call->args);
+    pthread_mutex_lock(&agent->lock);
+    oari_rpc_leave_children(agent, call);
+    oari_list_remove(&agent->serving, &call->link);
+    peer->calls_in--;
+    peer->bytes_in -= call->bytes;
+    if (call->entry != NULL && --call->entry->users == 0)
+        pthread_cond_broadcast(&agent->changed);
+    if (agent->serving.first == NULL)
+        pthread_cond_broadcast(&agent->changed);
+    pthread_mutex_unlock(&agent->lock);
+    oari_free(call);
+    send_answer(agent, from, number, error != NULL, reply);
+}
+
+/* ---- running ------------------------------------------------------------- */
+
+static void run_call(void *arg);
+
+/* Gives a call, or the next of a strand, to the pool; with the lock. */
+static void queue_call(oar_rpc *agent, oar_rpc_call *call)
+{
+    call->job = (oari_job){ .run = run_call, .arg = call };
+    oari_rpc_pool_post(agent->pool, &call->job);
+}
+
+/* Why a call that is to begin does not; with the lock. */
+static int is_unwanted(const oar_rpc_call *call, oar_error *error)
+{
+    if (atomic_load(&call->cancelled))
+        oari_error_set(error, OAR_E_CANCELLED,
+                       "cancelled before the function began");
+    else if (call->deadline_ns <= oari_now_ns())
+        oari_error_set(error, OAR_E_TIMEOUT,
+                       "its time was over before the function began");
+    else
+        return 0;
+    return 1;
+}
+
+/* What a function that returned a failure has said about it. */
+static void find_error(const oar_rpc_call *call, oar_status status,
+                       oar_error *error)
+{
+    const oar_error *last = oar_last_error();
+
+    if (call->error.status == status)
+        *error = call->error;
+    else if (last->status == status)
+        *error = *last;
+    else
+        oari_error_set(error, status, "the function \"%s\" failed: %s",
+                       call->entry->name, oar_status_text(status));
+}
+
+static void run_call(void *arg)
+{
+    oar_rpc_call *call = arg, *outer = oari_rpc_current;
+    oar_rpc *agent = call->agent;
+    oari_rpc_entry *entry = call->entry;
+    oari_rpc_strand *strand =
+        entry->manner == OAR_RPC_SERIAL ? &entry->strand : NULL;
+    char name[OARI_RPC_NAME + 1];
+    oar_status status = OAR_OK;
+    oar_error error;
+    int unwanted;
+
+    memcpy(name, entry->name, sizeof name);
+    pthread_mutex_lock(&agent->lock);
+    unwanted = is_unwanted(call, &error);
+    call->begun = !unwanted;
+    agent->stats.running += !unwanted;
+    agent->stats.served += (uint64_t)!unwanted;
+    pthread_mutex_unlock(&agent->lock);
+    if (!unwanted) {
+        oari_rpc_current = call;
+        oar_clear_error();
+        status = entry->fn(entry->arg, call);
+        oari_rpc_current = outer;
+        if (status != OAR_OK)
+            find_error(call, status, &error);
+    }
+    pthread_mutex_lock(&agent->lock);
+    agent->stats.running -= !unwanted;
+    if (strand != NULL) {
+        oari_link *next = oari_list_take(&strand->waiting);
+
+        strand->busy = next != NULL;
+        if (next != NULL)
+            queue_call(agent, OARI_CONTAINER_OF(next, oar_rpc_call, queued));
+    }
+    pthread_mutex_unlock(&agent->lock);
+    answer(call, name, unwanted || status != OAR_OK ? &error : NULL);
+}
+
+/* Says whether a rank may make a call; with the lock. Finds its function. */
+static oar_status admit(oar_rpc *agent, int from, const oari_rpc_head *head,
+                        oari_rpc_entry **entry)
+{
+    oari_rpc_entry *e = find_function(agent, head->name);
+    const char *nearest;
+
+    if (e == NULL) {
+        nearest = find_nearest(agent, head->name);
+        return oari_fail(
+            OAR_E_NOT_FOUND, "rank %d (%s) has no function \"%s\"%s%s%s",
+            agent->rank, agent->peer[agent->rank].limits.name, head->name,
+            nearest != NULL ? "; it has \"" : "",
+            nearest != NULL ? nearest : "", nearest != NULL ? "\"" : "");
+    }
+    if (e->callers != NULL && !e->callers[from])
+        return oari_fail(OAR_E_AUTH, "rank %d may not call \"%s\"", from,
+                         head->name);
+    if (head->value_bytes + head->array_bytes > e->message_bytes)
+        return oari_fail(
+            OAR_E_SIZE, "arguments of %llu bytes for \"%s\", which takes %zu",
+            (unsigned long long)(head->value_bytes + head->array_bytes),
+            head->name, e->message_bytes);
+    if (agent->closing)
+        return oari_fail(OAR_E_ABORTED, "rank %d ends its agent", agent->rank);
+    *entry = e;
+    return OAR_OK;
+}
+
+/* Has a call run in the manner of its function; with the lock. Returns whether
+ * this thread is to run it. */
+static int place_call(oar_rpc *agent, oar_rpc_call *call)
+{
+    oari_rpc_entry *e = call->entry;
+
+    e->users++;
+    if (e->manner == OAR_RPC_INLINE)
+        return 1;
+    if (e->manner == OAR_RPC_SERIAL && e->strand.busy) {
+        oari_list_append(&e->strand.waiting, &call->queued);
+        return 0;
+    }
+    e->strand.busy = e->manner == OAR_RPC_SERIAL;
+    queue_call(agent, call);
+    return 0;
+}
+
+void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
+                        oar_rpc_message *args, oar_status status)
+{
+    oar_rpc_call *call = oari_alloc(1, sizeof *call);
+    int outer = oari_rpc_pumping, here = 0;
+    oar_error error;
+
+    if (call == NULL) { /* the call is not answered; it runs out of time */
+        oar_rpc_message_destroy(args);
+        return;
+    }
+    call->agent = agent;
+    call->from = from;
+    call->number = head->call;
+    call->bytes = head->value_bytes + head->array_bytes;
+    call->args = args;
+    call->came_ns = oari_now_ns();
+    call->deadline_ns = oari_deadline(head->left_ms);
+    memcpy(call->site, head->site, sizeof call->site);
+    pthread_mutex_lock(&agent->lock);
+    oari_list_append(&agent->serving, &call->link);
+    if (agent->peer[from].gone)
+        atomic_store(&call->cancelled, 1);
+    if (status == OAR_OK)
+        status = admit(agent, from, head, &call->entry);
+    if (status == OAR_OK)
+        here = place_call(agent, call);
+    pthread_mutex_unlock(&agent->lock);
+    if (status != OAR_OK) {
+        error = *oar_last_error();
+        error.host[0] = '\0';
+        answer(call, head->name, &error);
+    } else if (here) {
+        oari_rpc_pumping = 1;
+        run_call(call);
+        oari_rpc_pumping = outer;
+    }
+}
+
+int oari_rpc_call_fits(const oar_rpc *agent, int from,
+                       const oari_rpc_head *head)
+{
+    const oari_rpc_peer *peer = &agent->peer[from];
+    uint64_t bytes = head->value_bytes + head->array_bytes;
+
+    return peer->calls_in < agent->opts.window_calls &&
+           (peer->bytes_in == 0 ||
+            peer->bytes_in + bytes <= agent->opts.window_bytes);
+}
+
+/* ---- cancelling ---------------------------------------------------------- */
+
+void oari_rpc_cancel_serving(oar_rpc *agent, int from)
+{
+    for (oari_link *l = agent->serving.first; l != NULL; l = l->next) {
+        oar_rpc_call *call = OARI_CONTAINER_OF(l, oar_rpc_call, link);
+
+        if (from >= 0 && call->from != from)
+            continue;
+        atomic_store(&call->cancelled, 1);
+        oari_rpc_cancel_children(agent, call);
+    }
+}
+
+void oari_rpc_take_cancel(oar_rpc *agent, int from, uint64_t number)
+{
+    pthread_mutex_lock(&agent->lock);
+    for (oari_link *l = agent->serving.first; l != NULL; l = l->next) {
+        oar_rpc_call *call = OARI_CONTAINER_OF(l, oar_rpc_call, link);
+
+        if (call->from == from && call->number == number) {
+            atomic_store(&call->cancelled, 1);
+            oari_rpc_cancel_children(agent, call);
+        }
+    }
+    pthread_mutex_unlock(&agent->lock);
+    oari_rpc_send_cancels(agent);
+}
+
+/* ---- inside a function --------------------------------------------------- */
+
+oar_rpc_message *oar_rpc_args(oar_rpc_call *call)
+{
+    return call != NULL ? call->args : NULL;
+}
+
+oar_rpc_message *oar_rpc_reply(oar_rpc_call *call)
+{
+    if (call != NULL && call->reply == NULL)
+        oar_rpc_message_create(&call->reply);
+    return call != NULL ? call->reply : NULL;
+}
+
+oar_rpc *oar_rpc_of(const oar_rpc_call *call)
+{
+    return call != NULL ? call->agent : NULL;
+}
+
+int oar_rpc_caller(const oar_rpc_call *call)
+{
+    return call != NULL ? call->from : -1;
+}
+
+const char *oar_rpc_site(const oar_rpc_call *call)
+{
+    return call != NULL ? call->site : "";
+}
+
+int64_t oar_rpc_left_ms(const oar_rpc_call *call)
+{
+    return call != NULL ? oari_deadline_left_ms(call->deadline_ns) : -1;
+}
+
+int oar_rpc_cancelled(const oar_rpc_call *call)
+{
+    return call != NULL && atomic_load(&call->cancelled);
+}
+
+oar_status oar_rpc_fail_at(const char *file, int line, oar_rpc_call *call,
+                           oar_status status, const char *text)
+{
+    oari_call_site site = oari_call_site_of(file, line);
+
+    if (call == NULL || status == OAR_OK)
+        return oari_fail(OAR_E_ARG, "rpc_fail: no %s",
+                         call == NULL ? "call" : "failure");
+    oari_error_set(&call->error, status, "%s", text != NULL ? text : "");
+    snprintf(call->error.site, sizeof call->error.site, "%.80s:%d", site.file,
+             site.line);
+    return status;
+}
