@@ -129,6 +129,100 @@ OAR_API oar_dtensor oar_dtensor_tril(oar_tape *tape, oar_dtensor a,
 OAR_API oar_dtensor oar_dtensor_triu(oar_tape *tape, oar_dtensor a,
                                      int64_t diagonal);
 
+/* ---- views and slices ---------------------------------------------------- */
+
+/* Shapes, dims and positions are those of the whole. */
+OAR_API oar_dtensor oar_dtensor_reshape(oar_tape *tape, oar_dtensor a,
+                                        oar_shape shape);
+OAR_API oar_dtensor oar_dtensor_transpose(oar_tape *tape, oar_dtensor a, int d0,
+                                          int d1);
+OAR_API oar_dtensor oar_dtensor_permute(oar_tape *tape, oar_dtensor a,
+                                        oar_dims order);
+OAR_API oar_dtensor oar_dtensor_expand(oar_tape *tape, oar_dtensor a,
+                                       oar_shape shape);
+OAR_API oar_dtensor oar_dtensor_squeeze(oar_tape *tape, oar_dtensor a, int dim);
+OAR_API oar_dtensor oar_dtensor_unsqueeze(oar_tape *tape, oar_dtensor a,
+                                          int dim);
+OAR_API oar_dtensor oar_dtensor_contiguous(oar_tape *tape, oar_dtensor a);
+OAR_API oar_dtensor oar_dtensor_flip(oar_tape *tape, oar_dtensor a,
+                                     oar_dims dims);
+
+/* Along a dim that is cut, what is taken stays where it is: the result has
+ * parts of other sizes, some perhaps empty. */
+OAR_API oar_dtensor oar_dtensor_narrow(oar_tape *tape, oar_dtensor a, int dim,
+                                       int64_t start, int64_t length);
+OAR_API oar_dtensor oar_dtensor_slice(oar_tape *tape, oar_dtensor a, int dim,
+                                      int64_t start, int64_t stop,
+                                      int64_t step);
+/* Along a dim that is cut, the result is partial: other ranks have zeros. */
+OAR_API oar_dtensor oar_dtensor_select(oar_tape *tape, oar_dtensor a, int dim,
+                                       int64_t index);
+/* As oar_tensor_split and oar_chunk. */
+OAR_API oar_status oar_dtensor_split(oar_tape *tape, oar_dtensor a, int dim,
+                                     int pieces, const int64_t *size,
+                                     oar_dtensor *piece);
+OAR_API oar_status oar_dtensor_chunk(oar_tape *tape, oar_dtensor a, int dim,
+                                     int pieces, oar_dtensor *piece);
+
+OAR_API oar_dtensor oar_dtensor_cat(oar_tape *tape, int count,
+                                    const oar_dtensor *a, int dim);
+OAR_API oar_dtensor oar_dtensor_stack(oar_tape *tape, int count,
+                                      const oar_dtensor *a, int dim);
+
+/* ---- reductions ---------------------------------------------------------- */
+
+/* Over dims that are cut, the result is partial: sums, products, maxima and
+ * minima of parts. Where a gradient of prod, max or min is wanted, ranks combine
+ * them at once, and the result is not partial: of equal elements on several
+ * ranks, the first rank's gets the gradient. */
+OAR_API oar_dtensor oar_dtensor_sum(oar_tape *tape, oar_dtensor a);
+OAR_API oar_dtensor oar_dtensor_mean(oar_tape *tape, oar_dtensor a);
+#define OAR_DTENSOR_REDUCE_LIST(X) \
+    X(sum_over)                    \
+    X(mean_over)                   \
+    X(prod_over)                   \
+    X(max_over)                    \
+    X(min_over)                    \
+    X(any_over)                    \
+    X(all_over)
+#define OAR_DTENSOR_REDUCE(name)                                          \
+    OAR_API oar_dtensor oar_dtensor_##name(oar_tape *tape, oar_dtensor a, \
+                                           oar_dims over, int keep);
+OAR_DTENSOR_REDUCE_LIST(OAR_DTENSOR_REDUCE)
+#undef OAR_DTENSOR_REDUCE
+OAR_API oar_dtensor oar_dtensor_var_over(oar_tape *tape, oar_dtensor a,
+                                         oar_dims over, int keep,
+                                         int correction);
+
+/* Along a dim of which every rank needs whole rows. */
+OAR_API oar_dtensor oar_dtensor_argmax(oar_tape *tape, oar_dtensor a, int dim,
+                                       int keep);
+OAR_API oar_dtensor oar_dtensor_argmin(oar_tape *tape, oar_dtensor a, int dim,
+                                       int keep);
+OAR_API oar_status oar_dtensor_max_with_index(oar_tape *tape, oar_dtensor a,
+                                              int dim, int keep,
+                                              oar_dtensor *value,
+                                              oar_dtensor *index);
+OAR_API oar_status oar_dtensor_min_with_index(oar_tape *tape, oar_dtensor a,
+                                              int dim, int keep,
+                                              oar_dtensor *value,
+                                              oar_dtensor *index);
+OAR_API oar_status oar_dtensor_topk(oar_tape *tape, oar_dtensor a, int64_t k,
+                                    oar_dtensor *value, oar_dtensor *index);
+OAR_API oar_status oar_dtensor_sort(oar_tape *tape, oar_dtensor a, int dim,
+                                    int descending, oar_dtensor *value,
+                                    oar_dtensor *index);
+OAR_API oar_dtensor oar_dtensor_cumsum(oar_tape *tape, oar_dtensor a, int dim);
+
+/* ---- products ------------------------------------------------------------ */
+
+OAR_API oar_dtensor oar_dtensor_matmul(oar_tape *tape, oar_dtensor a,
+                                       oar_dtensor b);
+/* bias may be NULL. */
+OAR_API oar_dtensor oar_dtensor_linear(oar_tape *tape, oar_dtensor x,
+                                       oar_dtensor weight,
+                                       const oar_dtensor *bias);
+
 OAR_END_DECLS
 
 #endif

@@ -67,6 +67,12 @@ typedef struct oari_form {
     int moves_only; /* the numbers stay as they are: partial by any operator is
                        as good as sums */
     int flat;       /* every element for itself: flat cuts are fine */
+    int flat_reduces; /* and leave a result that is partial by reduce_op */
+    /* The result has only some steps of a letter: those from first on, each
+     * `step` further. They stay where they are, so parts of any size result. */
+    int windows; /* 0: of none */
+    int window_letter;
+    int64_t window_first, window_step;
 } oari_form;
 
 /* One call of an operation. The caller leaves the rest zero. */
@@ -160,6 +166,13 @@ oar_status oari_form_broadcast(const oari_form_call *call, oari_form *form);
 static inline void oari_form_linear(oari_form *form, unsigned inputs)
 {
     form->linear[form->linears++] = inputs;
+}
+
+/* Returns how many of the steps that a window takes lie before a position. */
+static inline int64_t oari_window_before(int64_t first, int64_t step,
+                                         int64_t position)
+{
+    return position <= first ? 0 : (position - first + step - 1) / step;
 }
 
 /* Reads a dim that may count from the end. OAR_E_ARG if there is none. */

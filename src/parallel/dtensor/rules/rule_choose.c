@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "parallel/dtensor/rules/rule.h"
 
-enum { MOST_OPTIONS = 12, MOST_TRIES = 400 };
+enum { MOST_OPTIONS = 12, MOST_TRIES = 400, MOST_PARTS = 1024 };
 
 /* Options are cuts of letters: dim is the letter. Of partial ones dim is the
  * set of inputs, by its number. */
@@ -65,11 +65,11 @@ static oar_status scale_sizes(oar_mesh *mesh, int mesh_dim,
                               const oari_sizes **scaled)
 {
     int n = mesh->grid.size[mesh_dim];
-    int64_t part[64];
+    int64_t part[MOST_PARTS];
     oar_status status;
 
     *scaled = NULL;
-    if (n > 64)
+    if (n > MOST_PARTS)
         return OAR_OK;
     for (int i = 0; i < n; i++) {
         int64_t rows =
@@ -218,6 +218,37 @@ static int cut_rows(choice *c, const oari_cuts *letters, int mesh_dim,
            cut->sizes != NULL;
 }
 
+/* Gives the cut of a result that has a window of a letter. Returns 0 if there
+ * is none: another mesh dim cuts the letter, too. */
+static int cut_window(choice *c, const oari_cuts *letters, int mesh_dim,
+                      int64_t length, oari_cut *cut)
+{
+    const oari_form *form = c->form;
+    const oari_cut *given = &letters->on[mesh_dim];
+    int n = c->mesh->grid.size[mesh_dim];
+    int64_t part[MOST_PARTS], all = form->size[given->dim], at = 0;
+    oar_status status;
+
+    if (n > MOST_PARTS || cut_twice(letters, c->mesh->grid.dims, mesh_dim))
+        return 0;
+    for (int i = 0; i < n; i++) {
+        int64_t rows = given->sizes != NULL ? given->sizes->size[i]
+                                            : all / n + (i < all % n);
+        int64_t before =
+            oari_window_before(form->window_first, form->window_step, at);
+        int64_t after = oari_window_before(form->window_first,
+                                           form->window_step, at + rows);
+
+        before = before < length ? before : length;
+        part[i] = (after < length ? after : length) - before;
+        at += rows;
+    }
+    pthread_mutex_lock(&c->mesh->lock);
+    status = oari_sizes_intern(c->mesh, n, part, &cut->sizes);
+    pthread_mutex_unlock(&c->mesh->lock);
+    return status == OAR_OK;
+}
+
 /* Gives the layout of input i, or of result i. Returns 0 if there is none. */
 static int lay_out(choice *c, const oari_cuts *letters, int is_result, int i,
                    oari_cuts *layout)
@@ -241,10 +272,17 @@ static int lay_out(choice *c, const oari_cuts *letters, int is_result, int i,
                 cut->op = form->reduce_op;
             }
         } else if (cut->kind == OAR_SHARD) {
+            int window =
+                is_result && form->windows && cut->dim == form->window_letter;
+
             if (rows_of(of, dim) > 1 &&
                 !cut_rows(c, letters, m, rows_of(of, dim), cut))
                 return 0;
+            if (window && !cut_window(c, letters, m, shape.dim[dim], cut))
+                return 0;
             cut->dim = dim;
+        } else if (cut->kind == OAR_FLAT && is_result && form->flat_reduces) {
+            *cut = (oari_cut){ .kind = OAR_PARTIAL, .op = form->reduce_op };
         } else if (cut->kind == OAR_PARTIAL) {
             int among = is_result || (form->linear[cut->dim] >> i & 1);
             cut->dim = 0;
