@@ -218,6 +218,43 @@ static void runs_copy_each_byte_of_a_box_once(void **state)
     assert_true(fewer > 0);
 }
 
+/* Copies a random box, and looks for each byte where it must be. */
+static void a_copy_moves_a_box_and_nothing_else(void **state)
+{
+    catalog_random random = { 7 };
+    static int64_t from_index[MOST], to_index[MOST];
+    static unsigned char from_data[8 * MOST], to_data[8 * MOST + 1];
+    static unsigned char has[MOST];
+
+    for (int i = 0; i < 2000; i++) {
+        oar_shape whole = catalog_shape(&random, 5);
+        oari_box from = catalog_box(&random, whole), to, what;
+        size_t element = (size_t)1 << catalog_below(&random, 4);
+        int64_t from_count, to_count;
+
+        to =
+            catalog_below(&random, 3) == 0 ? from : catalog_box(&random, whole);
+        if (!oari_box_meet(&from, &to, &what))
+            continue;
+        from_count = list_elements(&from, whole, from_index);
+        to_count = list_elements(&to, whole, to_index);
+        memset(has, 0, sizeof has);
+        for (int64_t e = 0; e < from_count; e++) {
+            has[from_index[e]] = 1;
+            memset(from_data + (size_t)e * element, (int)(from_index[e] % 251),
+                   element);
+        }
+        memset(to_data, 255, sizeof to_data);
+        oari_box_copy(&what, &from, &to, element, from_data, to_data);
+        for (int64_t e = 0; e < to_count; e++)
+            for (size_t b = 0; b < element; b++)
+                assert_int_equal(to_data[(size_t)e * element + b],
+                                 has[to_index[e]] ? (int)(to_index[e] % 251)
+                                                  : 255);
+        assert_int_equal(to_data[(size_t)to_count * element], 255);
+    }
+}
+
 static void runs_are_as_long_as_they_can_be(void **state)
 {
     oari_box all = oari_box_whole(OAR_SHAPE(4, 5, 6));
@@ -393,6 +430,7 @@ int main(void)
         cmocka_unit_test(eight_dims_give_fifteen_boxes),
         cmocka_unit_test(what_boxes_have_in_common_is_what_both_have),
         cmocka_unit_test(runs_copy_each_byte_of_a_box_once),
+        cmocka_unit_test(a_copy_moves_a_box_and_nothing_else),
         cmocka_unit_test(runs_are_as_long_as_they_can_be),
         cmocka_unit_test(gaps_and_overlaps_are_found),
         cmocka_unit_test(a_gap_has_the_neighbours_that_are_there),

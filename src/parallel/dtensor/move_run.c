@@ -14,19 +14,6 @@
 
 /* ---- copies -------------------------------------------------------------- */
 
-/* Copies a box from one box's memory to another's. */
-static void copy_box(const oari_box *what, const oari_box *from,
-                     const oari_box *to, size_t element, const char *from_data,
-                     char *to_data)
-{
-    oari_box_runs runs;
-    oari_box_run run;
-
-    oari_box_runs_start(&runs, what, from, to, element);
-    while (oari_box_runs_next(&runs, &run))
-        memcpy(to_data + run.to, from_data + run.from, run.bytes);
-}
-
 int64_t oari_copy_common(const oari_part *from, const oari_part *to,
                          size_t element, const void *from_data, int from_packed,
                          void *to_data, int to_packed)
@@ -44,10 +31,10 @@ int64_t oari_copy_common(const oari_part *from, const oari_part *to,
                 size_t to_at = (size_t)(to_packed ? count : at_b);
 
                 if (to_data != NULL)
-                    copy_box(&both, from_packed ? &both : &a[i],
-                             to_packed ? &both : &b[k], element,
-                             (const char *)from_data + from_at * element,
-                             (char *)to_data + to_at * element);
+                    oari_box_copy(&both, from_packed ? &both : &a[i],
+                                  to_packed ? &both : &b[k], element,
+                                  (const char *)from_data + from_at * element,
+                                  (char *)to_data + to_at * element);
                 count += oari_box_count(&both);
             }
             at_b += oari_box_count(&b[k]);

@@ -196,6 +196,47 @@ int oari_box_runs_next(oari_box_runs *runs, oari_box_run *run)
     return 1;
 }
 
+static inline __attribute__((always_inline)) void
+copy_rows_of(char *to, const char *from, int64_t rows, uint64_t to_stride,
+             uint64_t from_stride, uint64_t bytes)
+{
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(to + (uint64_t)i * to_stride, from + (uint64_t)i * from_stride,
+               bytes);
+}
+
+/* Short rows are common (columns of a narrow tensor): the compiler makes one or
+ * two instructions of a copy whose length it knows. */
+static void copy_rows(char *to, const char *from, int64_t rows,
+                      uint64_t to_stride, uint64_t from_stride, uint64_t bytes)
+{
+    switch (bytes) {
+    case 4: copy_rows_of(to, from, rows, to_stride, from_stride, 4); break;
+    case 8: copy_rows_of(to, from, rows, to_stride, from_stride, 8); break;
+    case 16: copy_rows_of(to, from, rows, to_stride, from_stride, 16); break;
+    case 32: copy_rows_of(to, from, rows, to_stride, from_stride, 32); break;
+    default: copy_rows_of(to, from, rows, to_stride, from_stride, bytes);
+    }
+}
+
+void oari_box_copy(const oari_box *what, const oari_box *from,
+                   const oari_box *to, size_t element, const void *from_data,
+                   void *to_data)
+{
+    oari_box_runs runs;
+    oari_box_run run;
+    int64_t rows = 1;
+
+    if (oari_box_runs_start(&runs, what, from, to, element) > 1) {
+        rows = runs.extent[--runs.outer]; /* the rest is walked through */
+        runs.left /= rows;
+    }
+    while (oari_box_runs_next(&runs, &run))
+        copy_rows((char *)to_data + run.to, (const char *)from_data + run.from,
+                  rows, runs.to_stride[runs.outer],
+                  runs.from_stride[runs.outer], run.bytes);
+}
+
 /* ---- texts --------------------------------------------------------------- */
 
 oari_box_string oari_box_text(const oari_box *box)

@@ -75,6 +75,11 @@ int64_t oari_box_runs_start(oari_box_runs *runs, const oari_box *what,
  * one. */
 int oari_box_runs_next(oari_box_runs *runs, oari_box_run *run);
 
+/* Copies a box that lies in two boxes, each of which is stored row by row. */
+void oari_box_copy(const oari_box *what, const oari_box *from,
+                   const oari_box *to, size_t element, const void *from_data,
+                   void *to_data);
+
 /* ---- texts --------------------------------------------------------------- */
 
 /* For error sentences: oari_box_text(box).text. */
