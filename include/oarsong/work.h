@@ -65,7 +65,8 @@ typedef void (*oar_work_fn)(void *arg, oar_status status);
 OAR_API oar_status oar_work_then(oar_work *work, oar_work_fn fn, void *arg);
 
 /* Gives up a message of which nothing has been moved: a receive that has found
- * no message, or a send that is not done and has found no receive. *given_up
+ * no message, or a send that is not done and has not been asked for its data
+ * (the receiver may have copied it just now). *given_up
  * says whether it was; then it ends with OAR_E_ABORTED, and its buffer is the
  * caller's when the call returns. Any other message goes on. The function of
  * the work runs as ever, perhaps before this returns. OAR_E_ARG for anything

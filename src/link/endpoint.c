@@ -39,20 +39,9 @@ void oari_endpoint_end(oari_endpoint *e, oar_status why)
 
 void oari_endpoint_clear(oari_endpoint *e)
 {
+    oari_endpoint_sweep(e, 1);
+    oari_free(e->revoked.data);
     oari_free(e->answers.data);
-}
-
-int oari_endpoint_withdraw_send(oari_endpoint *e, oar_transfer *t, int gone)
-{
-    if (gone)
-        return oari_transfer_list_drop(&e->queue, t) ||
-               oari_transfer_list_drop(&e->offered, t);
-    if (oari_scratch(t, 2) == OARI_HEADER_DATA ||
-        !oari_transfer_list_drop(&e->queue, t))
-        return 0;
-    if (oari_scratch(t, 2) == OARI_HEADER_EAGER)
-        e->spent -= oari_credit_cost(t->bytes);
-    return 1;
 }
 
 /* ---- answers ------------------------------------------------------------- */
@@ -77,6 +66,7 @@ void oari_endpoint_accept(oari_endpoint *e, uint64_t offer,
     oari_scratch_set(receive, 1, h.word[0]);
     oari_scratch_set(receive, 2, 0);
     oari_scratch_set(receive, 3, 0);
+    oari_scratch_set(receive, 4, offer);
     if (receive->bytes == 0)
         oari_transfer_finish(receive, OAR_OK);
     else
@@ -129,10 +119,17 @@ oar_status oari_endpoint_hear(oari_endpoint *e, const oari_header *h)
         return oari_match_offer(e->link->match, &offer, &e->taker);
     if (h->kind == OARI_HEADER_CREDIT)
         return OAR_OK;
+    if (h->kind == OARI_HEADER_REVOKE) {
+        oari_endpoint_hear_revoke(e, h->number);
+        return OAR_OK;
+    }
     if (accepts || h->kind == OARI_HEADER_DONE)
         t = oari_transfer_list_take(&e->offered, h->number);
     if (t != NULL)
         return hear_answer(e, h, t);
+    if ((accepts || h->kind == OARI_HEADER_DONE) &&
+        oari_endpoint_was_revoked(e, h->number))
+        return OAR_OK;
     return oari_fail(OAR_E_DATA,
                      "rank %d sent a header of kind %u that makes no sense",
                      e->rank, h->kind);

@@ -8,11 +8,17 @@
  *   DONE    the other answer: the data has been copied, or is refused
  *   DATA    data of an accepted message
  *   CREDIT  nothing but the credit that every header may carry
+ *   REVOKE  an offer is taken back; its answer is DONE, unless one is under way
  *
  * A send is queued until its header is written. An eager one is done when its
  * data is written. An offered one waits for its answer; then its data moves.
  * A receive whose message was offered is arriving until all data has come.
  * When the group ends, every one of them is finished with the reason.
+ *
+ * One message can be taken back, too (endpoint_withdraw.c). Where the peer
+ * still moves data for it, a leftover takes its place: a transfer of the
+ * endpoint's own, with a copy of the data of a send, or for a receive without
+ * memory, so that what comes is dropped.
  *
  * A sender counts what its eager messages cost, and the receiver what it has
  * received of them; the difference stays within the credit (match.h). Without
@@ -20,8 +26,9 @@
  *
  * Scratch words of a send: 0 links it, 1 is its number, once accepted that of
  * the receive, 2 the kind of its header; of an arriving receive: 1 is its
- * number, 2 how much has come, 3 how much of that or on its way. The others are
- * the transport's. Only the driver touches an endpoint.
+ * number, 2 how much has come, 3 how much of that or on its way, 4 the number
+ * of the offer. The others are the transport's, but 5 is the match's. Only the
+ * driver touches an endpoint.
  */
 #ifndef OARI_LINK_ENDPOINT_H
 #define OARI_LINK_ENDPOINT_H
@@ -35,7 +42,8 @@ enum oari_header_kind {
     OARI_HEADER_DONE,
     OARI_HEADER_ACCEPT,
     OARI_HEADER_DATA,
-    OARI_HEADER_CREDIT
+    OARI_HEADER_CREDIT,
+    OARI_HEADER_REVOKE
 };
 
 /* Shared memory brings it as it is; TCP has a frame of its own. */
@@ -43,7 +51,8 @@ typedef struct oari_header {
     uint32_t kind;
     uint32_t status; /* DONE: an oar_status; with data: the transport's */
     uint64_t bytes, tag;
-    uint64_t number; /* OFFER and its answer: the send's; DATA: the receive's */
+    uint64_t number;  /* OFFER, its answer, REVOKE: the send's; DATA: the
+                        receive's */
     uint64_t word[3]; /* ACCEPT: the first is the receive's number. OFFER: two
                          are the transport's, as is the third of any */
 } oari_header;
@@ -73,6 +82,12 @@ typedef struct oari_transport {
     /* Reads the credit that the peer has given back. (optional) default: it
      * comes with headers */
     uint64_t (*credit)(const oari_endpoint *e);
+    /* An offer is being taken back: returns when the peer cannot use any more
+     * what it reads of the data. (optional) default: the peer reads none */
+    void (*revoke)(oari_endpoint *e);
+    /* The peer takes an offer back: returns the receive that the transport gets
+     * its data for, and forgets it; NULL: there is none. (optional) */
+    oar_transfer *(*forget)(oari_endpoint *e, uint64_t offer);
 } oari_transport;
 
 /* What all endpoints of a link share. */
@@ -87,14 +102,16 @@ struct oari_endpoint {
     oari_message_link *link;
     int index, rank; /* the peer's, for the transport and in the group */
     oari_taker taker;
-    uint64_t number;               /* of the last send or receive */
-    uint64_t spent, back;          /* credit of mine: since the beginning */
-    uint64_t told;                 /* credit of the peer's that it knows of */
-    oari_transfer_list queue;      /* sends whose header has to be written */
-    oari_transfer_list offered;    /* sends that wait for an answer */
-    oari_transfer_list arriving;   /* receives that wait for DATA */
-    OARI_VEC(oari_header) answers; /* to be written before the queue ... */
-    int64_t answered;              /* ... of which so many are */
+    uint64_t number;                 /* of the last send or receive */
+    uint64_t spent, back;            /* credit of mine: since the beginning */
+    uint64_t told;                   /* credit of the peer's that it knows of */
+    oari_transfer_list queue;        /* sends whose header has to be written */
+    oari_transfer_list offered;      /* sends that wait for an answer */
+    oari_transfer_list arriving;     /* receives that wait for DATA */
+    OARI_VEC(oari_header) answers;   /* to be written before the queue ... */
+    int64_t answered;                /* ... of which so many are */
+    struct oari_leftover *leftovers; /* endpoint_withdraw.c */
+    OARI_VEC(uint64_t) revoked;      /* offers taken back, and not answered */
 };
 
 void oari_endpoint_init(oari_endpoint *e, oari_message_link *link, int index,
@@ -103,9 +120,25 @@ void oari_endpoint_init(oari_endpoint *e, oari_message_link *link, int index,
 void oari_endpoint_end(oari_endpoint *e, oar_status why);
 void oari_endpoint_clear(oari_endpoint *e); /* frees */
 
-/* Takes back a send whose header has not been written: 1. gone: nobody hears of
- * it, so it may be in any list. Returns 0 if it is in none of those. */
+/* ---- taking back (endpoint_withdraw.c) ----------------------------------- */
+
+/* Takes back a send none of whose data has been moved: 1. gone: the peer is, so
+ * it may be in any list. Returns 0 if it is not one of those. */
 int oari_endpoint_withdraw_send(oari_endpoint *e, oar_transfer *t, int gone);
+/* Puts a leftover in the place of a receive whose data is coming, and returns
+ * it; NULL: there is no such receive, or no memory. */
+oar_transfer *oari_endpoint_withdraw_arriving(oari_endpoint *e,
+                                              oar_transfer *t);
+/* Makes a leftover of a send, with a copy of its data from `at` on; NULL: no
+ * memory. */
+oar_transfer *oari_endpoint_copy_send(oari_endpoint *e, const oar_transfer *t,
+                                      size_t at);
+/* Acts on a REVOKE. */
+void oari_endpoint_hear_revoke(oari_endpoint *e, uint64_t number);
+/* Returns whether the offer was taken back, and forgets that. */
+int oari_endpoint_was_revoked(oari_endpoint *e, uint64_t number);
+/* Frees leftovers that are done; all: every one. */
+void oari_endpoint_sweep(oari_endpoint *e, int all);
 
 /* Acts on a header that has come, of any kind but EAGER and DATA. OAR_E_DATA if
  * it makes no sense. */

@@ -69,6 +69,31 @@ void oari_transfer_list_remove(oari_transfer_list *list, oar_transfer *before,
         list->last = before;
 }
 
+int oari_transfer_list_has(const oari_transfer_list *list,
+                           const oar_transfer *t)
+{
+    const oar_transfer *at = list->first;
+
+    while (at != NULL && at != t)
+        at = oari_transfer_list_next(at);
+    return at != NULL;
+}
+
+void oari_transfer_list_replace(oari_transfer_list *list, const oar_transfer *t,
+                                oar_transfer *with)
+{
+    oar_transfer *at = list->first;
+
+    with->scratch[0] = t->scratch[0];
+    if (at == t)
+        list->first = with;
+    for (; at != NULL; at = oari_transfer_list_next(at))
+        if (oari_transfer_list_next(at) == t)
+            at->scratch[0] = with;
+    if (list->last == t)
+        list->last = with;
+}
+
 int oari_transfer_list_drop(oari_transfer_list *list, const oar_transfer *t)
 {
     oar_transfer *before = NULL, *at = list->first;
@@ -274,8 +299,10 @@ static void say_what_came(oar_transfer *t, const oari_offer *is)
     t->source = is->source;
     t->got_tag = is->tag;
     t->got_bytes = is->bytes;
-    if (t->at_most && is->bytes < t->bytes)
+    if (t->at_most && is->bytes < t->bytes) {
+        oari_scratch_set(t, 5, t->bytes); /* for oari_match_repost */
         t->bytes = is->bytes;
+    }
 }
 
 static void release(oari_match *m, oari_message *message)
@@ -500,6 +527,35 @@ int oari_match_withdraw(oari_match *match, oar_transfer *transfer)
                 return 1;
             }
     return 0;
+}
+
+int oari_match_revoke(oari_match *match, int source, const oari_taker *taker,
+                      uint64_t number)
+{
+    for (oari_message *each = match->from[source].first; each != NULL;
+         each = each->next)
+        if (each->taker == taker && each->is.word[0] == number) {
+            release(match, each);
+            return 1;
+        }
+    return 0;
+}
+
+void oari_match_repost(oari_match *match, oar_transfer *receive)
+{
+    oari_transfer_list *list =
+        receive->peer < 0 ? &match->any : &match->from[receive->peer].posted;
+
+    if (receive->at_most && oari_scratch(receive, 5) > receive->bytes)
+        receive->bytes = oari_scratch(receive, 5);
+    oari_match_recv(match, receive);
+    if (!oari_transfer_list_drop(list, receive))
+        return; /* it has found another message */
+    oari_scratch_set(receive, 1, 0);
+    receive->scratch[0] = list->first;
+    list->first = receive;
+    if (list->last == NULL)
+        list->last = receive;
 }
 
 /* ---- the end ------------------------------------------------------------- */

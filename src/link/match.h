@@ -102,6 +102,14 @@ typedef struct oari_taker {
 oar_status oari_match_offer(oari_match *match, const oari_offer *offer,
                             const oari_taker *taker);
 
+/* Forgets an offer that no receive has taken: 1. Returns 0 if there is none of
+ * that source and taker whose first word is this number. */
+int oari_match_revoke(oari_match *match, int source, const oari_taker *taker,
+                      uint64_t number);
+/* Posts a receive again whose message its sender has taken back, before all
+ * others. */
+void oari_match_repost(oari_match *match, oar_transfer *receive);
+
 /* Tags of the user's messages have this bit, those of collectives do not. */
 #define OARI_USER_TAG (UINT64_C(1) << 63)
 
@@ -141,6 +149,11 @@ void oari_transfer_list_push(oari_transfer_list *list, oar_transfer *t);
 /* Takes t out of the list; before: the transfer in front of it, or NULL. */
 void oari_transfer_list_remove(oari_transfer_list *list, oar_transfer *before,
                                oar_transfer *t);
+int oari_transfer_list_has(const oari_transfer_list *list,
+                           const oar_transfer *t);
+/* Puts another in the place of t, which is in the list. */
+void oari_transfer_list_replace(oari_transfer_list *list, const oar_transfer *t,
+                                oar_transfer *with);
 /* Takes out this transfer: 1. Returns 0 if it is not in the list. */
 int oari_transfer_list_drop(oari_transfer_list *list, const oar_transfer *t);
 /* Takes out the transfer whose scratch[1] is this number; NULL: none. */

@@ -27,6 +27,7 @@ typedef enum oari_frame_kind {
     OARI_FRAME_BULLETIN,  /* a fact that the sender shows (link/bulletin.h);
                              sent even when the group has failed */
     OARI_FRAME_GOODBYE,   /* the sender leaves, in good order */
+    OARI_FRAME_REVOKE,    /* an offered message is taken back */
     OARI_FRAME_KINDS
 } oari_frame_kind;
 
@@ -47,8 +48,8 @@ typedef struct oari_frame {
                           BULLETIN: which fact */
     uint64_t bytes;    /* PUSH, DATA, HELLO, BULLETIN: what follows; OFFER: what
                           would */
-    uint64_t handle;   /* OFFER, TAKE: the sender's name for the message; DATA:
-                          the receiver's */
+    uint64_t handle;   /* OFFER, TAKE, REVOKE: the sender's name for the
+                          message; DATA: the receiver's */
     uint64_t fingerprint; /* of the operation; 0: none. Carried only */
     uint32_t credit;      /* given back since the beginning, modulo 2^32 */
 } oari_frame;

@@ -195,9 +195,34 @@ static int survive(test_job *c, int rank, oar_group *g, loose_case *p)
     oar_work_release(any);
     RANK_OK(oar_group_fault(g, NULL));
     RANK_CHECK(exchange(c, rank, g, 1) == 0);
+    shared_flag_raise(&p->reported);
+    if (p->way == STOPS) {
+        memset(data[LARGE_SEND], 7, LARGE);
+        RANK_OK(oar_send(g, oar_span_of(data[LARGE_SEND], LARGE, OAR_U8),
+                         VICTIM, 3, NULL, NULL));
+        RANK_OK(oar_recv(g, oar_span_of(data[0], 8, OAR_U8), VICTIM, 1, NULL,
+                         NULL));
+    }
     for (int i = 0; i < MESSAGES; i++)
         free(data[i]);
-    shared_flag_raise(&p->reported);
+    return 0;
+}
+
+/* What was taken back does not come; what is sent now does. */
+static int go_on(test_job *c, int rank, oar_group *g)
+{
+    unsigned char *data = malloc(LARGE), small[8];
+
+    RANK_CHECK(data != NULL);
+    for (int r = 0; r < VICTIM; r++) {
+        RANK_OK(
+            oar_recv(g, oar_span_of(data, LARGE, OAR_U8), r, 3, NULL, NULL));
+        for (size_t i = 0; i < LARGE; i++)
+            RANK_CHECK(data[i] == 7);
+        RANK_OK(oar_recv(g, oar_span_of(small, 8, OAR_U8), r, 2, NULL, NULL));
+        RANK_OK(oar_send(g, oar_span_of(small, 8, OAR_U8), r, 1, NULL, NULL));
+    }
+    free(data);
     return 0;
 }
 
@@ -215,7 +240,7 @@ static int be_victim(test_job *c, int rank, oar_group *g, loose_case *p)
     }
     if (p->way == ABORTS)
         RANK_CHECK(shared_flag_await(&p->reported, 2, TEST_JOB_LIMIT_MS));
-    return 0;
+    return p->way == STOPS ? go_on(c, rank, g) : 0;
 }
 
 static int be_rank(test_job *c, int rank, void *arg)
@@ -241,10 +266,12 @@ static void run_case(const transport *by, loose_way way)
     p->way = way;
     test_job_start(&c, RANKS, be_rank, p, "%s: rank %d %s", by->name, VICTIM,
                    ways[way]);
+    if (way == STOPS) {
+        shared_flag_await(&p->reported, 2, TEST_JOB_LIMIT_MS);
+        kill(atomic_load(&p->pid), SIGCONT);
+    }
     for (int r = 0; r < VICTIM; r++)
         test_job_expect(&c, r, 0);
-    if (way == STOPS)
-        kill(atomic_load(&p->pid), SIGCONT);
     test_job_expect(&c, VICTIM, way == DIES ? KILLED : 0);
     test_job_end(&c);
     shared_page_free(p, sizeof *p);
@@ -261,6 +288,11 @@ static void a_death_ends_only_the_messages_with_that_rank(void **state)
     run_way(DIES);
 }
 
+static void a_late_message_ends_alone(void **state)
+{
+    run_way(STOPS);
+}
+
 static void a_rank_that_leaves_ends_only_its_messages(void **state)
 {
     run_way(LEAVES);
@@ -275,6 +307,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_death_ends_only_the_messages_with_that_rank),
+        cmocka_unit_test(a_late_message_ends_alone),
         cmocka_unit_test(a_rank_that_leaves_ends_only_its_messages),
         cmocka_unit_test(an_abort_ends_only_the_messages_with_that_rank),
     };

@@ -4,6 +4,7 @@
 #include "support/ranks.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <oarsong/p2p.h>
@@ -69,6 +70,105 @@ static oar_status give_up_receives(oar_group *g, void *arg)
 static void a_receive_without_a_message_is_given_up(void **state)
 {
     run_all(give_up_receives);
+}
+
+/* ---- taking offers back -------------------------------------------------- */
+
+enum { LARGE = 12 << 20, RACES = 20 };
+
+static int is_all(const unsigned char *data, unsigned char value)
+{
+    for (size_t i = 0; i < LARGE; i++)
+        if (data[i] != value)
+            return 0;
+    return 1;
+}
+
+static oar_status send_and_take_back(oar_group *world, oar_group *g,
+                                     unsigned char *data)
+{
+    oar_span all = oar_span_of(data, LARGE, OAR_U8);
+    oar_work *work;
+    int given_up;
+
+    memset(data, 1, LARGE);
+    CHECK(oar_send(g, all, 1, 3, OAR_OPTS(oar_call_opts, .timeout_ms = 30),
+                   NULL) == OAR_E_TIMEOUT);
+    memset(data, 2, LARGE);
+    CHECK_OK(oar_send(g, all, 1, 3, NULL, &work));
+    CHECK_OK(oar_barrier(world, NULL, NULL));
+    CHECK_OK(oar_work_wait(work));
+    oar_work_release(work);
+    CHECK_OK(oar_barrier(world, NULL, NULL));
+    memset(data, 3, LARGE);
+    CHECK_OK(oar_send(g, all, 1, 4, NULL, &work));
+    CHECK_OK(oar_work_cancel(work, &given_up));
+    CHECK(given_up == 1);
+    CHECK(oar_work_wait(work) == OAR_E_ABORTED);
+    oar_work_release(work);
+    CHECK_OK(oar_barrier(world, NULL, NULL));
+    memset(data, 4, LARGE);
+    CHECK_OK(oar_send(g, all, 1, 4, NULL, NULL));
+    for (int i = 0; i < RACES; i++) {
+        oar_status status;
+
+        memset(data, 10 + i, LARGE);
+        status =
+            oar_send(g, all, 1, 5,
+                     OAR_OPTS(oar_call_opts, .timeout_ms = 1 + i % 8), NULL);
+        CHECK(status == OAR_OK || status == OAR_E_TIMEOUT);
+    }
+    memset(data, 9, LARGE);
+    return oar_send(g, all, 1, 5, NULL, NULL);
+}
+
+static oar_status receive_the_others(oar_group *world, oar_group *g,
+                                     unsigned char *data)
+{
+    oar_span all = oar_span_of(data, LARGE, OAR_U8);
+    int before = 0;
+
+    CHECK_OK(oar_barrier(world, NULL, NULL));
+    CHECK_OK(oar_recv(g, all, 0, 3, NULL, NULL));
+    CHECK(is_all(data, 2));
+    CHECK_OK(oar_barrier(world, NULL, NULL));
+    CHECK_OK(oar_barrier(world, NULL, NULL));
+    CHECK_OK(oar_recv(g, all, 0, 4, NULL, NULL));
+    CHECK(is_all(data, 4));
+    do {
+        oar_message m = oar_message_init();
+
+        CHECK_OK(oar_recv(g, all, OAR_ANY_SOURCE, 5,
+                          OAR_OPTS(oar_call_opts, .at_most = 1, .message = &m),
+                          NULL));
+        CHECK(m.bytes == LARGE && is_all(data, data[0]));
+        CHECK(data[0] == 9 || data[0] > before);
+        before = data[0];
+    } while (before != 9);
+    return OAR_OK;
+}
+
+static oar_status take_back(oar_group *world, void *arg)
+{
+    unsigned char *data = malloc(LARGE);
+    oar_group *g;
+    oar_status status;
+
+    CHECK(data != NULL);
+    CHECK_OK(make_loose(world, &g));
+    status = oar_group_rank(g) == 0 ? send_and_take_back(world, g, data)
+                                    : receive_the_others(world, g, data);
+    CHECK_OK(status);
+    CHECK_OK(oar_group_fault(g, NULL));
+    CHECK_OK(oar_barrier(world, NULL, NULL));
+    oar_group_destroy(g);
+    free(data);
+    return OAR_OK;
+}
+
+static void an_offer_that_is_taken_back_does_not_arrive(void **state)
+{
+    run_all(take_back);
 }
 
 /* ---- starting again ------------------------------------------------------ */
@@ -170,6 +270,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_receive_without_a_message_is_given_up),
+        cmocka_unit_test(an_offer_that_is_taken_back_does_not_arrive),
         cmocka_unit_test(a_function_starts_its_own_work_again),
         cmocka_unit_test(a_loose_group_has_messages_only),
     };

@@ -83,8 +83,8 @@ typedef struct oari_control_page {
 /* Offsets in a control page. */
 typedef struct oari_control_layout {
     size_t line[2], stage, stage_room; /* stage_room: bytes of three chunks */
-    size_t taken; /* per source: bytes of its mail taken, and credit given
-                      back: two atomic u64 */
+    size_t taken; /* per peer: bytes of its mail taken, credit given back, and
+                      offers to it that were taken back: three atomic u64 */
     size_t mail;  /* per destination: a ring */
     size_t ring;  /* bytes of one, its counter included */
     size_t first; /* a page that all write to, in rank 0's only: which rank
@@ -120,6 +120,9 @@ typedef struct oari_shm_ops {
     /* (optional) Begins and ends work on peers' buffers; 0: a rank has shut. */
     int (*enter)(void *self);
     void (*leave)(void *self);
+    /* (optional) Returns when no thread works on this rank's buffers that began
+     * before the call. */
+    void (*settle)(void *self);
     /* Marks peers that are gone in shm->gone. */
     void (*check)(void *self);
 } oari_shm_ops;

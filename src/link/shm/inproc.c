@@ -248,6 +248,14 @@ static void leave_all_ranks(void *self)
     leave_ranks(b, b->ranks);
 }
 
+static void await_visitors(void *self)
+{
+    oari_shm *b = self;
+
+    while (atomic_load(&b->control[b->rank]->visitors) != 0)
+        sched_yield();
+}
+
 static void check_ranks(void *self)
 {
     oari_shm *b = self;
@@ -263,6 +271,7 @@ static const oari_shm_ops local_ops = {
     .detach = shut_buffers,
     .enter = enter_ranks,
     .leave = leave_all_ranks,
+    .settle = await_visitors,
     .check = check_ranks,
 };
 

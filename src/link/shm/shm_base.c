@@ -63,9 +63,10 @@ int oari_shm_base_withdraw(void *self, oar_transfer *transfer, int is_send,
 
     if (oari_match_withdraw(b->match, transfer))
         return 1;
-    return with != b->rank && (is_send || !unmoved) &&
+    return with != b->rank &&
            oari_shm_messages_withdraw(b->mail, transfer,
-                                      oari_shm_rank(&b->shm, with), is_send);
+                                      oari_shm_rank(&b->shm, with), is_send,
+                                      unmoved);
 }
 
 void oari_shm_base_abort(void *self, oar_status why)

@@ -21,13 +21,16 @@ typedef struct shm_peer {
     oari_endpoint with; /* first: the transport is called with it */
     oari_shm_queue_out out;
     const _Atomic uint64_t *back; /* credit, as the peer shows it */
+    _Atomic uint64_t *revoked;    /* offers to the peer that I took back */
     oar_transfer *sending;        /* its header is shown ... */
     size_t sent;                  /* ... and so much of its data */
 
     oari_shm_queue_in in;
-    _Atomic uint64_t *shown_back; /* credit, as I show it */
-    oari_transfer_list copying;   /* offers being copied */
-    int reading;                  /* the data of a record */
+    _Atomic uint64_t *shown_back;    /* credit, as I show it */
+    oari_transfer_list copying;      /* offers being copied */
+    const _Atomic uint64_t *revokes; /* offers that the peer took back ... */
+    uint64_t heard_revokes;          /* ... of which I have heard */
+    int reading;                     /* the data of a record */
     oari_header now;
     size_t got; /* bytes of it */
     oari_inbound inbound;
@@ -112,9 +115,15 @@ static uint64_t read_credit(const oari_endpoint *e)
                                 memory_order_relaxed);
 }
 
-static const oari_transport transport = {
-    .write = write_header, .flush = flush, .fetch = fetch, .credit = read_credit
-};
+static void revoke(oari_endpoint *e);
+static oar_transfer *forget_offer(oari_endpoint *e, uint64_t offer);
+
+static const oari_transport transport = { .write = write_header,
+                                          .flush = flush,
+                                          .fetch = fetch,
+                                          .credit = read_credit,
+                                          .revoke = revoke,
+                                          .forget = forget_offer };
 
 static void flush(oari_endpoint *e)
 {
@@ -171,8 +180,15 @@ static void fetch(oari_endpoint *e, const oari_offer *offer, oar_transfer *t)
     }
 }
 
+/* Returns whether the peer has taken an offer back that this rank has not heard
+ * of yet: until it has, it may be any of them. */
+static int has_revoked(const shm_peer *p)
+{
+    return atomic_load(p->revokes) != p->heard_revokes;
+}
+
 /* Copies a part. In one process the sender may not give up meanwhile. */
-static oar_status copy_part(oari_shm_messages *m, const shm_peer *p,
+static oar_status copy_from(oari_shm_messages *m, const shm_peer *p,
                             oar_transfer *t, size_t done, size_t bytes)
 {
     const oari_shm *b = m->shm;
@@ -185,7 +201,8 @@ static oar_status copy_part(oari_shm_messages *m, const shm_peer *p,
     else {
         if (b->ops->enter != NULL && !b->ops->enter(b->self))
             return OAR_E_CLOSED;
-        memcpy(to, (const unsigned char *)t->scratch[4] + done, bytes);
+        if (!has_revoked(p))
+            memcpy(to, (const unsigned char *)t->scratch[4] + done, bytes);
         if (b->ops->leave != NULL)
             b->ops->leave(b->self);
     }
@@ -198,6 +215,17 @@ static oar_status copy_part(oari_shm_messages *m, const shm_peer *p,
                : OAR_OK;
 }
 
+/* What was copied does not count if the offer may have been taken back
+ * meanwhile: OAR_E_STATE. */
+static oar_status copy_part(oari_shm_messages *m, const shm_peer *p,
+                            oar_transfer *t, size_t done, size_t bytes)
+{
+    oar_status status = copy_from(m, p, t, done, bytes);
+
+    atomic_thread_fence(memory_order_acquire); /* after the copying */
+    return has_revoked(p) ? OAR_E_STATE : status;
+}
+
 /* Copies on in the first offer that is being copied. */
 static void copy_some(oari_shm_messages *m, shm_peer *p)
 {
@@ -207,6 +235,8 @@ static void copy_some(oari_shm_messages *m, shm_peer *p)
     size_t bytes = least(left, COPIED_AT_ONCE);
     oar_status status = copy_part(m, p, t, done, bytes);
 
+    if (status == OAR_E_STATE)
+        return; /* the REVOKE is on its way */
     if (status == OAR_OK && bytes < left)
         oari_scratch_set(t, 2, done + bytes);
     else {
@@ -244,6 +274,7 @@ static int read_header(oari_shm_messages *m, shm_peer *p, oar_status *status)
         p->inbound = (oari_inbound){ .target = p->receive->data };
     else {
         p->reading = 0;
+        p->heard_revokes += p->now.kind == OARI_HEADER_REVOKE;
         *status = oari_endpoint_hear(&p->with, &p->now);
     }
     return 1;
@@ -308,6 +339,8 @@ oar_status oari_shm_messages_progress(oari_shm_messages *mail)
         OARI_TRY(read_queue(mail, p));
         if (p->copying.first != NULL)
             copy_some(mail, p);
+        if (p->with.leftovers != NULL)
+            oari_endpoint_sweep(&p->with, 0);
         /* Nobody waits for credit: without it messages are offered. */
         back = oari_match_received(mail->link.match, p->with.rank);
         if (atomic_load_explicit(p->shown_back, memory_order_relaxed) != back)
@@ -318,13 +351,46 @@ oar_status oari_shm_messages_progress(oari_shm_messages *mail)
 
 /* ---- taking back --------------------------------------------------------- */
 
-static int withdraw_send(shm_peer *p, oar_transfer *t, int gone)
+/* What a peer copies from now on does not count (copy_part), and no thread of
+ * this process copies any more. */
+static void revoke(oari_endpoint *e)
 {
-    if (oari_endpoint_withdraw_send(&p->with, t, gone))
+    shm_peer *p = (shm_peer *)e;
+    const oari_shm *b = ((oari_shm_messages *)e->link->self)->shm;
+
+    atomic_fetch_add(p->revoked, 1);
+    atomic_thread_fence(memory_order_seq_cst); /* before any later store */
+    if (b->ops->settle != NULL)
+        b->ops->settle(b->self);
+}
+
+static oar_transfer *forget_offer(oari_endpoint *e, uint64_t offer)
+{
+    shm_peer *p = (shm_peer *)e;
+
+    return oari_transfer_list_take(&p->copying, offer);
+}
+
+/* A send whose data is being written goes on from a copy. */
+static int withdraw_send(shm_peer *p, oar_transfer *t, int gone, int unmoved)
+{
+    oari_endpoint *e = &p->with;
+    oar_transfer *copy;
+
+    if (oari_endpoint_withdraw_send(e, t, gone))
         return 1;
-    if (!gone || p->sending != t)
+    if (unmoved)
         return 0;
-    p->sending = NULL;
+    if (p->sending == t) {
+        if ((copy = oari_endpoint_copy_send(e, t, p->sent)) == NULL)
+            return 0;
+        p->sending = copy;
+        return 1;
+    }
+    if (!oari_transfer_list_has(&e->queue, t) ||
+        (copy = oari_endpoint_copy_send(e, t, 0)) == NULL)
+        return 0;
+    oari_transfer_list_replace(&e->queue, t, copy);
     return 1;
 }
 
@@ -333,6 +399,7 @@ static int withdraw_receive(shm_peer *p, oar_transfer *t, int gone)
 {
     oari_header done = { .kind = OARI_HEADER_DONE,
                          .number = oari_scratch(t, 1) };
+    oar_transfer *rest;
 
     if (p->reading && p->inbound.into == t) {
         p->inbound = (oari_inbound){ 0 };
@@ -343,23 +410,25 @@ static int withdraw_receive(shm_peer *p, oar_transfer *t, int gone)
             oari_endpoint_answer(&p->with, &done);
         return 1;
     }
-    if (!gone || !oari_transfer_list_drop(&p->with.arriving, t))
+    if ((rest = oari_endpoint_withdraw_arriving(&p->with, t)) == NULL)
         return 0;
-    if (p->receive == t) {
-        p->receive = NULL;
+    if (p->reading && p->receive == t) {
+        p->receive = rest;
         p->inbound = (oari_inbound){ 0 };
     }
     return 1;
 }
 
 int oari_shm_messages_withdraw(oari_shm_messages *mail, oar_transfer *t,
-                               int peer, int is_send)
+                               int peer, int is_send, int unmoved)
 {
     const oari_shm *b = mail->shm;
     int gone = b->gone[peer] ||
                oari_bulletin_has(oari_shm_bulletin(b, peer), OARI_FACT_FAULT);
 
-    return is_send ? withdraw_send(&mail->peer[peer], t, gone)
+    if (!is_send && unmoved)
+        return 0;
+    return is_send ? withdraw_send(&mail->peer[peer], t, gone, unmoved)
                    : withdraw_receive(&mail->peer[peer], t, gone);
 }
 
@@ -388,6 +457,8 @@ static void open_peer(oari_shm_messages *m, int peer)
                                    .head = (_Atomic uint64_t *)to,
                                    .taken = answers };
     p->back = answers + 1;
+    p->revoked = counts + 2;
+    p->revokes = answers + 2;
     p->in = (oari_shm_queue_in){ .ring = from + OARI_SHM_QUEUE_COUNTER,
                                  .bytes = at->ring - OARI_SHM_QUEUE_COUNTER,
                                  .key = b->control[peer]->queue_key,

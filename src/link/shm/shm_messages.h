@@ -36,7 +36,7 @@ oar_status oari_shm_messages_progress(oari_shm_messages *mail);
 /* Takes back a send, or a receive that has found its message, with the peer
  * that has that rank in shared memory: as oari_backend.withdraw. */
 int oari_shm_messages_withdraw(oari_shm_messages *mail, oar_transfer *transfer,
-                               int peer, int is_send);
+                               int peer, int is_send, int unmoved);
 
 /* Ends every transfer it was given. Called by the driver. */
 void oari_shm_messages_abort(oari_shm_messages *mail, oar_status why);

@@ -311,7 +311,7 @@ void tcp_credit(tcp_mesh *m, int peer);
 void tcp_end_out(tcp_mesh *m, tcp_peer *p, oar_status why);
 /* Takes back a send to the peer, or a receive that has found its message: as
  * oari_backend.withdraw. */
-int tcp_withdraw_send(tcp_peer *p, oar_transfer *t);
+int tcp_withdraw_send(tcp_peer *p, oar_transfer *t, int unmoved);
 
 /* ---- tcp_in.c ------------------------------------------------------------ */
 

@@ -81,10 +81,15 @@ static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
             oari_endpoint_arriving(e, c->now.handle, c->now.tag, c->now.bytes);
         if (c->take == NULL)
             return nonsense(c);
-        c->target = (unsigned char *)c->take->data + c->now.tag;
+        c->target = c->take->data != NULL
+                        ? (unsigned char *)c->take->data + c->now.tag
+                        : NULL; /* taken back */
         return OAR_OK;
     case OARI_FRAME_OFFER:
     case OARI_FRAME_TAKE: return hear(m, c);
+    case OARI_FRAME_REVOKE:
+        oari_endpoint_hear_revoke(e, c->now.handle);
+        return OAR_OK;
     case OARI_FRAME_GOODBYE: m->peer[c->peer].goodbye = 1; return OAR_OK;
     case OARI_FRAME_HELLO:
     case OARI_FRAME_BULLETIN:
@@ -278,6 +283,7 @@ void tcp_end_in(tcp_mesh *m, oar_status why)
 int tcp_withdraw_receive(tcp_mesh *m, oar_transfer *t)
 {
     tcp_peer *p = &m->peer[t->source];
+    oar_transfer *rest;
 
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
         if (c->inbound.into == t) {
@@ -285,5 +291,12 @@ int tcp_withdraw_receive(tcp_mesh *m, oar_transfer *t)
             c->target = NULL;
             return 1;
         }
-    return p->gone && oari_transfer_list_drop(&p->with.arriving, t);
+    if ((rest = oari_endpoint_withdraw_arriving(&p->with, t)) == NULL)
+        return 0;
+    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
+        if (c->take == t) {
+            c->take = rest;
+            c->target = NULL;
+        }
+    return 1;
 }

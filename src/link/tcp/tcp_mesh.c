@@ -123,7 +123,8 @@ int tcp_withdraw(tcp_mesh *m, oar_transfer *t, int is_send, int unmoved)
     if (oari_match_withdraw(m->link.match, t))
         return 1;
     if (is_send)
-        return t->peer != m->rank && tcp_withdraw_send(&m->peer[t->peer], t);
+        return t->peer != m->rank &&
+               tcp_withdraw_send(&m->peer[t->peer], t, unmoved);
     return !unmoved && t->source != m->rank && tcp_withdraw_receive(m, t);
 }
 

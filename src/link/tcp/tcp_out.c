@@ -153,7 +153,8 @@ enum oari_written tcp_write(oari_endpoint *e, oari_header *h, oar_transfer *t)
         [OARI_HEADER_OFFER] = OARI_FRAME_OFFER,
         [OARI_HEADER_DONE] = OARI_FRAME_TAKE,
         [OARI_HEADER_ACCEPT] = OARI_FRAME_TAKE,
-        [OARI_HEADER_CREDIT] = OARI_FRAME_CREDIT
+        [OARI_HEADER_CREDIT] = OARI_FRAME_CREDIT,
+        [OARI_HEADER_REVOKE] = OARI_FRAME_REVOKE
     };
     tcp_mesh *m = e->link->self;
     tcp_conn *c = m->peer[e->rank].over;
@@ -222,6 +223,8 @@ void tcp_pump(tcp_mesh *m, int peer)
                 ;
         while (tcp_flush(m, c) && put_next(m, p, c));
     }
+    if (p->with.leftovers != NULL)
+        oari_endpoint_sweep(&p->with, 0);
     p->over = p->theirs;
     if (p->over == NULL || p->over == p->conn[0])
         return;
@@ -249,11 +252,38 @@ static int is_gone(const tcp_peer *p)
                        oari_bulletin_has(p->bulletin, OARI_FACT_FAULT));
 }
 
-int tcp_withdraw_send(tcp_peer *p, oar_transfer *t)
+static int is_being_written(const tcp_peer *p, const oar_transfer *t)
 {
+    for (int i = 0; i < TCP_SOCKETS_MAX; i++)
+        if (p->conn[i] != NULL && p->conn[i]->paying == t)
+            return 1;
+    return oari_transfer_list_has(&p->jobs, t);
+}
+
+/* A send whose data is being written goes on from a copy. */
+int tcp_withdraw_send(tcp_peer *p, oar_transfer *t, int unmoved)
+{
+    oar_transfer *copy;
+
     if (oari_endpoint_withdraw_send(&p->with, t, is_gone(p)))
         return 1;
-    return p->gone && oari_transfer_list_drop(&p->jobs, t);
+    if (p->gone && oari_transfer_list_drop(&p->jobs, t))
+        return 1;
+    if (unmoved || !is_being_written(p, t) ||
+        (copy = oari_endpoint_copy_send(&p->with, t, 0)) == NULL)
+        return 0;
+    if (oari_transfer_list_has(&p->jobs, t))
+        oari_transfer_list_replace(&p->jobs, t, copy);
+    for (int i = 0; i < TCP_SOCKETS_MAX; i++) {
+        tcp_conn *c = p->conn[i];
+
+        if (c == NULL || c->paying != t)
+            continue;
+        c->payload = (const unsigned char *)copy->data +
+                     (c->payload - (const unsigned char *)t->data);
+        c->paying = copy;
+    }
+    return 1;
 }
 
 /* ---- the end ------------------------------------------------------------- */
