@@ -223,6 +223,124 @@ OAR_API oar_dtensor oar_dtensor_linear(oar_tape *tape, oar_dtensor x,
                                        oar_dtensor weight,
                                        const oar_dtensor *bias);
 
+/* ---- norms ---------------------------------------------------------------
+ * weight, bias and running statistics may be NULL. */
+
+OAR_API oar_dtensor oar_dtensor_layer_norm(oar_tape *tape, oar_dtensor x,
+                                           const oar_dtensor *weight,
+                                           const oar_dtensor *bias, double eps);
+OAR_API oar_dtensor oar_dtensor_rms_norm(oar_tape *tape, oar_dtensor x,
+                                         const oar_dtensor *weight, double eps);
+OAR_API oar_dtensor oar_dtensor_group_norm(oar_tape *tape, oar_dtensor x,
+                                           int64_t groups,
+                                           const oar_dtensor *weight,
+                                           const oar_dtensor *bias, double eps);
+/* Where the batch is cut, statistics are those of all ranks. In training,
+ * running statistics that do not lie as the channels of x do are OAR_E_ARG:
+ * they are written. */
+OAR_API oar_dtensor oar_dtensor_batch_norm(
+    oar_tape *tape, oar_dtensor x, const oar_dtensor *weight,
+    const oar_dtensor *bias, const oar_dtensor *running_mean,
+    const oar_dtensor *running_var, int training, double momentum, double eps);
+
+/* ---- probabilities and losses -------------------------------------------- */
+
+OAR_API oar_dtensor oar_dtensor_softmax(oar_tape *tape, oar_dtensor a);
+OAR_API oar_dtensor oar_dtensor_softmax_over(oar_tape *tape, oar_dtensor a,
+                                             int dim);
+OAR_API oar_dtensor oar_dtensor_log_softmax(oar_tape *tape, oar_dtensor a,
+                                            int dim);
+/* Leaves out what oar_dropout of the whole would, whatever the cut. */
+OAR_API oar_dtensor oar_dtensor_dropout(oar_tape *tape, oar_dtensor a, double p,
+                                        uint64_t seed);
+
+/* Logits may be cut in their classes: then two numbers of each row are merged,
+ * and no logits move. Tensors are not in the options, where they are OAR_E_ARG,
+ * but beside them: weight [classes], or NULL. */
+OAR_API oar_dtensor oar_dtensor_cross_entropy(oar_tape *tape,
+                                              oar_dtensor logits,
+                                              oar_dtensor target);
+OAR_API oar_dtensor oar_dtensor_cross_entropy_with(
+    oar_tape *tape, oar_dtensor logits, oar_dtensor target,
+    const oar_dtensor *weight, const oar_cross_entropy_opts *opts);
+
+OAR_API oar_dtensor oar_dtensor_mse(oar_tape *tape, oar_dtensor a,
+                                    oar_dtensor b);
+OAR_API oar_dtensor oar_dtensor_mse_with(oar_tape *tape, oar_dtensor a,
+                                         oar_dtensor b,
+                                         const oar_loss_opts *opts);
+OAR_API oar_dtensor oar_dtensor_l1_loss(oar_tape *tape, oar_dtensor a,
+                                        oar_dtensor b,
+                                        const oar_loss_opts *opts);
+OAR_API oar_dtensor oar_dtensor_huber_loss(oar_tape *tape, oar_dtensor a,
+                                           oar_dtensor b, double delta,
+                                           const oar_loss_opts *opts);
+OAR_API oar_dtensor oar_dtensor_smooth_l1_loss(oar_tape *tape, oar_dtensor a,
+                                               oar_dtensor b, double beta,
+                                               const oar_loss_opts *opts);
+OAR_API oar_dtensor oar_dtensor_bce_with_logits(
+    oar_tape *tape, oar_dtensor logits, oar_dtensor target,
+    const oar_dtensor *weight, const oar_dtensor *positive_weight,
+    const oar_bce_opts *opts);
+OAR_API oar_dtensor oar_dtensor_kl_div(oar_tape *tape, oar_dtensor a,
+                                       oar_dtensor target,
+                                       const oar_kl_div_opts *opts);
+
+/* ---- picking by index ---------------------------------------------------- */
+
+OAR_API oar_dtensor oar_dtensor_index_select(oar_tape *tape, oar_dtensor a,
+                                             int dim, oar_dtensor index);
+OAR_API oar_dtensor oar_dtensor_take_along(oar_tape *tape, oar_dtensor a,
+                                           int dim, oar_dtensor index);
+/* What oar_tensor_scatter_add computes. */
+OAR_API oar_dtensor oar_dtensor_scatter_add(oar_tape *tape, oar_dtensor a,
+                                            int dim, oar_dtensor index,
+                                            oar_dtensor source);
+/* Rows of the table may be cut: the result is then a partial sum. The options'
+ * vocabulary and first are the spec's matter: OAR_E_ARG unless 0. */
+OAR_API oar_dtensor oar_dtensor_embedding(oar_tape *tape, oar_dtensor table,
+                                          oar_dtensor index);
+OAR_API oar_dtensor oar_dtensor_embedding_with(oar_tape *tape,
+                                               oar_dtensor table,
+                                               oar_dtensor index,
+                                               const oar_embedding_opts *opts);
+
+/* ---- attention, convolutions, pools -------------------------------------- */
+
+/* mask NULL: none; the options have no mask and no heads. */
+OAR_API oar_dtensor oar_dtensor_attention(oar_tape *tape, oar_dtensor q,
+                                          oar_dtensor k, oar_dtensor v,
+                                          const oar_dtensor *mask,
+                                          const oar_attention_opts *opts);
+OAR_API oar_dtensor oar_dtensor_rotary(oar_tape *tape, oar_dtensor x,
+                                       int64_t first, double base);
+
+OAR_API oar_dtensor oar_dtensor_conv1d(oar_tape *tape, oar_dtensor x,
+                                       oar_dtensor weight,
+                                       const oar_dtensor *bias,
+                                       const oar_conv1d_opts *opts);
+OAR_API oar_dtensor oar_dtensor_conv2d(oar_tape *tape, oar_dtensor x,
+                                       oar_dtensor weight,
+                                       const oar_dtensor *bias,
+                                       const oar_conv2d_opts *opts);
+OAR_API oar_dtensor oar_dtensor_conv_transpose1d(
+    oar_tape *tape, oar_dtensor x, oar_dtensor weight, const oar_dtensor *bias,
+    const oar_conv_transpose1d_opts *opts);
+OAR_API oar_dtensor oar_dtensor_conv_transpose2d(
+    oar_tape *tape, oar_dtensor x, oar_dtensor weight, const oar_dtensor *bias,
+    const oar_conv_transpose2d_opts *opts);
+OAR_API oar_dtensor oar_dtensor_max_pool2d(oar_tape *tape, oar_dtensor x,
+                                           int height, int width,
+                                           const oar_pool2d_opts *opts);
+OAR_API oar_dtensor oar_dtensor_avg_pool2d(oar_tape *tape, oar_dtensor x,
+                                           int height, int width,
+                                           const oar_pool2d_opts *opts);
+OAR_API oar_dtensor oar_dtensor_adaptive_avg_pool1d(oar_tape *tape,
+                                                    oar_dtensor x, int length);
+OAR_API oar_dtensor oar_dtensor_adaptive_avg_pool2d(oar_tape *tape,
+                                                    oar_dtensor x, int height,
+                                                    int width);
+
 OAR_END_DECLS
 
 #endif

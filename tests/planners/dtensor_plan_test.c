@@ -491,7 +491,7 @@ static void a_swap_is_one_exchange(void **state)
     }
 }
 
-/* Where quick links have the same parts, each gets a share of them over the slow
+/* Where quick links have the same parts, each gets a share of them over slow
  * ones, and they are gathered over the quick ones: the exchange is not last. */
 static void an_exchange_may_be_on_the_way(void **state)
 {
