@@ -36,6 +36,7 @@ OAR_BEGIN_DECLS
 typedef struct oar_rpc oar_rpc;           /* one rank's side: an agent */
 typedef struct oar_rpc_call oar_rpc_call; /* a call, as its function sees it */
 typedef struct oar_future oar_future;     /* a call, as its caller sees it */
+typedef struct oar_rref oar_rref;         /* a value that one rank owns */
 typedef struct oar_rpc_message oar_rpc_message;
 
 /* ---- agents -------------------------------------------------------------- */
@@ -111,6 +112,8 @@ typedef struct oar_rpc_stats {
     int threads;      /* now */
     int most_threads; /* there have been */
     int ranks_gone;
+    int values_owned; /* that references stand for */
+    int values_held;  /* of other ranks */
 } oar_rpc_stats;
 OAR_OPTS_INIT(oar_rpc_stats);
 OAR_API oar_status oar_rpc_read_stats(const oar_rpc *rpc, oar_rpc_stats *stats);
@@ -238,6 +241,83 @@ OAR_API oar_status oar_future_cancel(oar_future *future);
 /* Gives up the caller's handle. Legal before the call is done: it goes on. NULL
  * is fine. */
 OAR_API void oar_future_release(oar_future *future);
+
+/* ---- references ---------------------------------------------------------- */
+
+/* A reference stands for a value that one rank owns. It can be put into
+ * messages to any rank; the owner knows which ranks hold it, and drops the
+ * value when none does any more, or those that did have died (docs/rpc.md).
+ * Circles of references between ranks are not found. Every handle is released
+ * once, before its agent is destroyed. */
+
+/* Gives a reference to a value of this rank. drop(value) runs on a thread of
+ * the pool when no rank holds it any more, at the latest when the agent is
+ * destroyed; it may be NULL. kind (1 to 63 bytes) is what oar_rref_local must
+ * repeat: a reference is no way to reach anything but what it was made for. */
+OAR_API oar_status oar_rref_create(oar_rpc *rpc, const char *kind, void *value,
+                                   void (*drop)(void *value), oar_rref **rref);
+
+OAR_API oar_rref *oar_rref_retain(oar_rref *rref); /* one more handle */
+OAR_API void oar_rref_release(oar_rref *rref);     /* NULL is fine */
+OAR_API int oar_rref_owner(const oar_rref *rref);  /* -1 for NULL */
+/* Returns its number among those of its owner; 0 for NULL. */
+OAR_API uint64_t oar_rref_id(const oar_rref *rref);
+
+/* On the owner: gives the value that oar_rref_create was given, borrowed while
+ * the reference is held. OAR_E_RANK on other ranks, OAR_E_ARG for another kind
+ * or for the reply of a call (oar_rpc_remote). */
+OAR_API oar_status oar_rref_local(const oar_rref *rref, const char *kind,
+                                  void **value);
+
+/* Like oar_rpc_async, but the reply stays with that rank, and a reference to it
+ * is given at once, before the function has run. A failure of the function is
+ * that of every later use of the reference. */
+#define oar_rpc_remote(rpc, to, name, args, opts, rref) \
+    oar_rpc_remote_at(OAR_HERE, rpc, to, name, args, opts, rref)
+OAR_API oar_status oar_rpc_remote_at(const char *file, int line, oar_rpc *rpc,
+                                     int to, const char *name,
+                                     oar_rpc_message *args,
+                                     const oar_rpc_call_opts *opts,
+                                     oar_rref **rref);
+
+/* Calls a function of the owner on the value: what a method of an actor is. The
+ * function finds the reference by oar_rpc_self. Calls on one reference run one
+ * at a time, in the order in which they came, whatever the function's manner; a
+ * value that is not there yet makes them wait at the owner, not here.
+ * OAR_E_PEER if the owner is gone, OAR_E_NOT_FOUND if the value is. */
+#define oar_rref_call(rref, name, args, opts, future) \
+    oar_rref_call_at(OAR_HERE, rref, name, args, opts, future)
+OAR_API oar_status oar_rref_call_at(const char *file, int line, oar_rref *rref,
+                                    const char *name, oar_rpc_message *args,
+                                    const oar_rpc_call_opts *opts,
+                                    oar_future **future);
+
+/* Inside a function that was called on a reference: that reference, and what
+ * the reply of oar_rpc_remote was, both borrowed; else NULL. */
+OAR_API oar_rref *oar_rpc_self(const oar_rpc_call *call);
+OAR_API oar_rpc_message *oar_rpc_self_message(const oar_rpc_call *call);
+
+/* Blocks until the value of oar_rpc_remote is there, and gives a copy of it.
+ * The calls made before on the reference have run. OAR_E_ARG for a value of
+ * oar_rref_create: only its owner's functions know what it is. */
+#define oar_rref_fetch(rref, opts, value) \
+    oar_rref_fetch_at(OAR_HERE, rref, opts, value)
+OAR_API oar_status oar_rref_fetch_at(const char *file, int line, oar_rref *rref,
+                                     const oar_rpc_call_opts *opts,
+                                     oar_rpc_message **value);
+
+/* Runs fn(arg, why) once, on a thread of the pool, if the reference breaks,
+ * because its owner is gone or the value is; soon if it is broken. One for each
+ * reference of an agent: OAR_E_STATE. OAR_E_RANK on the owner. */
+typedef void (*oar_broken_fn)(void *arg, const oar_error *why);
+OAR_API oar_status oar_rref_on_broken(oar_rref *rref, oar_broken_fn fn,
+                                      void *arg);
+
+/* Put a reference into a message, and read one: gives a handle. The message
+ * keeps a handle of its own until it is destroyed. A message goes to ranks of
+ * the reference's agent only (OAR_E_ARG). */
+OAR_API oar_status oar_rpc_put_rref(oar_rpc_message *message, oar_rref *rref);
+OAR_API oar_status oar_rpc_get_rref(oar_rpc_message *message, oar_rref **rref);
 
 /* ---- messages ------------------------------------------------------------ */
 

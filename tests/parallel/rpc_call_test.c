@@ -438,7 +438,6 @@ static oar_status run_manners(oar_group *group, void *arg)
     oar_rpc *rpc;
 
     opts.threads = opts.most_threads = 2;
-    order_count = 0;
     f.name = "order";
     f.fn = note_order;
     f.manner = OAR_RPC_SERIAL;

@@ -162,6 +162,10 @@ static oar_status open_agent(oar_rpc *agent, oar_group *group,
     status.arg = agent;
     status.manner = OAR_RPC_INLINE;
     OARI_TRY(oari_rpc_add_function(agent, &status));
+    status.name = "oar.fetch";
+    status.fn = oari_rref_give_value;
+    status.manner = OAR_RPC_POOL;
+    OARI_TRY(oari_rpc_add_function(agent, &status));
     agent->timer_ns = OARI_NEVER;
     OARI_TRY(oari_worker_create(&timer, &agent->timer));
     return oari_rpc_link_start(agent);
@@ -185,6 +189,7 @@ oar_status oar_rpc_create_at(const char *file, int line, oar_group *group,
     agent->rank = oar_group_rank(group);
     agent->ranks = oar_group_size(group);
     pthread_mutex_init(&agent->lock, NULL);
+    pthread_mutex_init(&agent->refs_lock, NULL);
     oari_cond_init(&agent->changed);
     status = open_agent(agent, group, opts);
     if (status != OAR_OK) {
@@ -198,6 +203,21 @@ oar_status oar_rpc_create_at(const char *file, int line, oar_group *group,
 }
 
 /* ---- the end ------------------------------------------------------------- */
+
+/* Ends the timer and the pool, to which nothing is posted any more. */
+static void end_threads(oar_rpc *rpc)
+{
+    oari_worker *timer = rpc->timer;
+
+    pthread_mutex_lock(&rpc->refs_lock);
+    rpc->timer = NULL;
+    pthread_mutex_unlock(&rpc->refs_lock);
+    oari_worker_destroy(timer, NULL);
+    pthread_mutex_lock(&rpc->refs_lock);
+    rpc->refs_closed = 1;
+    pthread_mutex_unlock(&rpc->refs_lock);
+    oari_rpc_pool_destroy(rpc->pool);
+}
 
 void oar_rpc_destroy(oar_rpc *rpc)
 {
@@ -216,11 +236,12 @@ void oar_rpc_destroy(oar_rpc *rpc)
     while (rpc->serving.first != NULL)
         oari_rpc_wait_change(rpc, OARI_NEVER);
     pthread_mutex_unlock(&rpc->lock);
-    oari_worker_destroy(rpc->timer, NULL);
-    oari_rpc_pool_destroy(rpc->pool); /* nothing is posted to it any more */
+    end_threads(rpc);
     oari_rpc_link_close(rpc);
+    oari_rref_free_all(rpc);
     oari_rpc_free_functions(rpc);
     pthread_cond_destroy(&rpc->changed);
+    pthread_mutex_destroy(&rpc->refs_lock);
     pthread_mutex_destroy(&rpc->lock);
     oari_free(rpc->peer);
     oari_free(rpc);
@@ -357,6 +378,10 @@ oar_status oar_rpc_read_stats(const oar_rpc *rpc, oar_rpc_stats *stats)
     pthread_mutex_lock(&agent->lock);
     s = agent->stats;
     pthread_mutex_unlock(&agent->lock);
+    pthread_mutex_lock(&agent->refs_lock);
+    s.values_owned = agent->refs_owned;
+    s.values_held = agent->refs_held;
+    pthread_mutex_unlock(&agent->refs_lock);
     oari_rpc_pool_count(agent->pool, &s.threads, &s.most_threads, &s.queued);
     return oari_struct_give(stats, &s, sizeof s, "rpc_read_stats");
 }

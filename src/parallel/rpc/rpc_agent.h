@@ -16,13 +16,15 @@
 
 #include "base/list.h"
 #include "base/worker.h"
+#include "parallel/rpc/rpc_holds.h"
 #include "parallel/rpc/rpc_message.h"
 #include "parallel/rpc/rpc_pool.h"
 
 enum {
     OARI_RPC_AGENT_NAME = 64, /* bytes of a rank's name, with the zero */
     OARI_RPC_SLOTS = 16,      /* receives that are always posted */
-    OARI_RPC_BUCKETS = 256    /* of the table of calls */
+    OARI_RPC_BUCKETS = 256,   /* of the tables of calls and of references */
+    OARI_RREF_KIND = 64       /* bytes of a kind, with the zero */
 };
 
 /* ---- between agents (rpc_link.c) ----------------------------------------- */
@@ -85,6 +87,9 @@ typedef struct oari_rpc_peer {
     uint64_t expected;
     oari_link look; /* in agent->look */
     int looked_at;
+    /* the last number of a value that this rank made there, and that it made
+     * here; with refs_lock */
+    uint64_t made_there, made_here, made_mask;
 } oari_rpc_peer;
 
 /* ---- calls --------------------------------------------------------------- */
@@ -111,6 +116,41 @@ struct oari_rpc_entry {
     oari_rpc_strand strand;
 };
 
+/* TO_COME: another rank holds it already, but the call that makes it has not
+ * come. PENDING: that call has not ended. */
+typedef enum oari_rref_phase {
+    OARI_RREF_TO_COME,
+    OARI_RREF_PENDING,
+    OARI_RREF_THERE,
+    OARI_RREF_FAILED
+} oari_rref_phase;
+
+/* All this agent knows of a value: its own, or another rank's. One for each
+ * (owner, id); a handle of the program is a pointer to it. In the table until
+ * nobody needs it. Guarded by refs_lock, except the strand. */
+struct oar_rref {
+    oari_link link;
+    oar_rpc *agent;
+    int owner;
+    uint64_t id;
+    /* of this rank */
+    oari_owned owned;
+    char kind[OARI_RREF_KIND]; /* "": the reply of a call */
+    void *value;
+    void (*drop)(void *value);
+    oar_rpc_message *message;
+    oari_rref_phase phase;
+    oari_rpc_strand strand; /* calls on it; with the agent's lock */
+    /* of another rank */
+    oari_held held;
+    oar_broken_fn on_broken;
+    void *on_broken_arg;
+    int told_broken;
+    oar_error error;    /* why it is broken or has failed */
+    oari_job job;       /* to drop it, or to run on_broken */
+    uint32_t numbers[]; /* of owned and held */
+};
+
 struct oar_rpc_call {
     oari_link link;   /* in agent->serving */
     oari_link queued; /* in a strand */
@@ -123,6 +163,8 @@ struct oar_rpc_call {
     int begun, children; /* children: pending calls that it has made */
     atomic_int cancelled;
     oar_rpc_message *args, *reply;
+    oar_rref *rref;  /* what it is called on, with a handle; or NULL */
+    int makes;       /* its reply becomes the value of rref */
     oar_error error; /* status OAR_OK: none was set */
     char site[OARI_RPC_SITE + 1];
 };
@@ -191,6 +233,13 @@ struct oar_rpc {
     int pumping;     /* a thread handles what came */
     int parts;       /* sends and receives under way, besides the slots */
     oar_work *idle;  /* a receive that nothing comes for, to drive with */
+
+    /* taken alone or inside lock, never the other way */
+    pthread_mutex_t refs_lock;
+    oari_list refs[OARI_RPC_BUCKETS];
+    oari_list notes; /* control messages to send */
+    int sending_notes, refs_owned, refs_held;
+    int refs_closed; /* the pool takes no more jobs from here */
     oar_rpc_stats stats;
 };
 
@@ -260,5 +309,52 @@ void oari_future_drop(oar_future *future);
 /* rpc_error.c: an error as a message and back. */
 oar_status oari_rpc_error_put(oar_rpc_message *message, const oar_error *error);
 oar_status oari_rpc_error_get(oar_rpc_message *message, oar_error *error);
+
+/* rpc_ref.c */
+/* Counts the references of a message that goes to a rank; with the lock. */
+void oari_rref_send_all(oar_rpc *agent, int to, const oar_rpc_message *message);
+/* Gives a message that came its references. OAR_E_DATA: one is impossible. */
+oar_status oari_rref_receive_all(oar_rpc *agent, int from,
+                                 oar_rpc_message *message);
+/* OAR_E_ARG if a reference in the message is of another agent. */
+oar_status oari_rref_check_all(const oar_rpc *agent,
+                               const oar_rpc_message *message);
+/* A control message came. */
+void oari_rref_take_note(oar_rpc *agent, int from, const oari_rpc_head *head);
+/* Sends control messages that wait; without the lock. */
+void oari_rref_send_notes(oar_rpc *agent);
+/* A rank is gone; with the lock. */
+void oari_rref_rank_gone(oar_rpc *agent, int rank, const oar_error *error);
+void oari_rref_free_all(oar_rpc *agent);
+/* Finds the value that a call from a rank is on, or makes it, and adds a handle
+ * for the call; with the lock. */
+oar_status oari_rref_find_for(oar_rpc *agent, int from, uint64_t id, int makes,
+                              oar_rref **rref);
+/* Gives a reference to the value that a call to that rank will make. */
+oar_status oari_rref_promise(oar_rpc *agent, int owner, oar_rref **rref);
+/* The same, when that call could not be made; drops the handle. */
+void oari_rref_unpromise(oar_rref *rref);
+/* Has on_broken run if it is time; with refs_lock. */
+void oari_rref_tell_broken(oar_rref *rref);
+/* The call that makes a value has ended; takes message. */
+void oari_rref_settle(oar_rref *rref, oar_rpc_message *message,
+                      const oar_error *error);
+
+/* The function "oar.fetch", rpc_ref_call.c. */
+oar_status oari_rref_give_value(void *arg, oar_rpc_call *call);
+
+/* rpc_serve.c: lets the calls on a value run whose own call never came; with
+ * the lock. */
+void oari_rpc_release_strand(oar_rpc *agent, oari_rpc_strand *strand);
+
+/* rpc_call.c: a call, perhaps on a reference (id not 0). */
+typedef struct oari_rpc_on {
+    uint64_t id;
+    unsigned flags;
+} oari_rpc_on;
+oar_status oari_rpc_begin(const char *file, int line, oar_rpc *rpc, int to,
+                          const char *name, oar_rpc_message *args,
+                          const oar_rpc_call_opts *opts, oari_rpc_on on,
+                          oar_future **future);
 
 #endif

@@ -238,6 +238,7 @@ int64_t oari_rpc_check_deadlines(void *arg)
     agent->timer_ns = next;
     pthread_mutex_unlock(&agent->lock);
     oari_rpc_send_cancels(agent);
+    oari_rref_send_notes(agent);
     return next;
 }
 
@@ -339,9 +340,12 @@ static void write_site(const char *file, int line, char *site)
 
 /* Sends a call that is in the table. Takes args. */
 static oar_status send_call(oar_rpc *agent, const oari_rpc_pending *p,
-                            oar_rpc_message *args)
+                            oar_rpc_message *args, oari_rpc_on on)
 {
-    oari_rpc_head head = { .kind = OARI_RPC_CALL, .call = p->number };
+    oari_rpc_head head = { .kind = OARI_RPC_CALL,
+                           .call = p->number,
+                           .reference = on.id,
+                           .flags = on.flags };
     oar_rpc_message *copy;
     oar_status status;
     int to = p->to;
@@ -379,6 +383,7 @@ static oar_status check_call(const oar_rpc *agent, int to, const char *name,
         return oari_fail(OAR_E_ARG,
                          "the name of a function has 1 to %d bytes, not %zu",
                          OARI_RPC_NAME, name != NULL ? strlen(name) : 0);
+    OARI_TRY(oari_rref_check_all(agent, args));
     if (bytes > agent->peer[to].limits.message_bytes)
         return oari_about(
             to, oari_fail(
@@ -412,7 +417,8 @@ static void fill_call(oari_rpc_pending *p, oar_future *f, oar_rpc *agent,
  * the call is in the table and was not sent. */
 static oar_status begin_call(const char *file, int line, oar_rpc *agent, int to,
                              const char *name, oar_rpc_message *args,
-                             const oar_rpc_call_opts *opts, oar_future **future)
+                             const oar_rpc_call_opts *opts, oari_rpc_on on,
+                             oar_future **future)
 {
     oari_rpc_pending *p = oari_alloc(1, sizeof *p), sent;
     oar_future *f = oari_alloc(1, sizeof *f);
@@ -438,12 +444,13 @@ static oar_status begin_call(const char *file, int line, oar_rpc *agent, int to,
         return status;
     }
     *future = f;
-    return send_call(agent, &sent, args);
+    return send_call(agent, &sent, args, on);
 }
 
-oar_status oar_rpc_async_at(const char *file, int line, oar_rpc *rpc, int to,
-                            const char *name, oar_rpc_message *args,
-                            const oar_rpc_call_opts *opts, oar_future **future)
+oar_status oari_rpc_begin(const char *file, int line, oar_rpc *rpc, int to,
+                          const char *name, oar_rpc_message *args,
+                          const oar_rpc_call_opts *opts, oari_rpc_on on,
+                          oar_future **future)
 {
     oar_rpc_call_opts o;
     oar_future *f = NULL;
@@ -452,7 +459,7 @@ oar_status oar_rpc_async_at(const char *file, int line, oar_rpc *rpc, int to,
     if (status == OAR_OK)
         status = check_call(rpc, to, name, args);
     if (status == OAR_OK)
-        status = begin_call(file, line, rpc, to, name, args, &o, &f);
+        status = begin_call(file, line, rpc, to, name, args, &o, on, &f);
     if (status != OAR_OK && f == NULL) {
         oar_rpc_message_destroy(args);
         return status;
@@ -474,6 +481,15 @@ oar_status oar_rpc_async_at(const char *file, int line, oar_rpc *rpc, int to,
     else
         oar_future_release(f);
     return status;
+}
+
+oar_status oar_rpc_async_at(const char *file, int line, oar_rpc *rpc, int to,
+                            const char *name, oar_rpc_message *args,
+                            const oar_rpc_call_opts *opts, oar_future **future)
+{
+    oari_rpc_on none = { 0 };
+
+    return oari_rpc_begin(file, line, rpc, to, name, args, opts, none, future);
 }
 
 oar_status oar_rpc_sync_at(const char *file, int line, oar_rpc *rpc, int to,

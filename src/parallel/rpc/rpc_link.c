@@ -335,6 +335,8 @@ static void handle(oar_rpc *agent, oari_rpc_in *in)
 
     if (!in->skip && status == OAR_OK) {
         status = oari_rpc_message_check(in->message);
+        if (status == OAR_OK)
+            status = oari_rref_receive_all(agent, in->from, in->message);
         if (status != OAR_OK) {
             pthread_mutex_lock(&agent->lock);
             agent->stats.refused++;
@@ -353,8 +355,10 @@ static void handle(oar_rpc *agent, oari_rpc_in *in)
         oar_rpc_message_destroy(in->message);
         if (in->head.kind == OARI_RPC_CANCEL)
             oari_rpc_take_cancel(agent, in->from, in->head.call);
-        else
+        else if (in->head.kind == OARI_RPC_LEAVING)
             take_leaving(agent, in->from);
+        else
+            oari_rref_take_note(agent, in->from, &in->head);
     }
     oari_free(in);
 }
@@ -393,6 +397,7 @@ static void pump(oar_rpc *agent)
     if (agent->closing)
         pthread_cond_broadcast(&agent->changed);
     pthread_mutex_unlock(&agent->lock);
+    oari_rref_send_notes(agent);
 }
 
 static void rank_gone(void *arg, int rank, oar_gone how)
@@ -415,10 +420,12 @@ static void rank_gone(void *arg, int rank, oar_gone how)
         error.peer = rank;
         oari_rpc_fail_calls(agent, rank, &error);
         oari_rpc_cancel_serving(agent, rank);
+        oari_rref_rank_gone(agent, rank, &error);
         pthread_cond_broadcast(&agent->changed);
     }
     pthread_mutex_unlock(&agent->lock);
     oari_rpc_send_cancels(agent);
+    oari_rref_send_notes(agent);
 }
 
 /* ---- opening and closing ------------------------------------------------- */

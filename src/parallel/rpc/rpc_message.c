@@ -36,6 +36,9 @@ void oar_rpc_message_destroy(oar_rpc_message *message)
         if (a->drop != NULL)
             a->drop(a->arg);
     }
+    for (int64_t i = 0; i < message->refs.count; i++)
+        oari_rref_drop_handle(message->refs.data[i]);
+    oari_vec_free(&message->refs);
     oari_vec_free(&message->arrays);
     oari_free(message->values);
     oari_free(message);
@@ -51,7 +54,7 @@ void oar_rpc_message_rewind(oar_rpc_message *message)
     if (message == NULL)
         return;
     message->at = 0;
-    message->read = message->next_array = 0;
+    message->read = message->next_array = message->next_ref = 0;
 }
 
 /* ---- putting ------------------------------------------------------------- */
@@ -274,6 +277,7 @@ static void go_past(oar_rpc_message *m, const oari_rpc_value *value)
     m->at = value->next;
     m->read++;
     m->next_array += value->type == OARI_RPC_ARRAY && !value->inside;
+    m->next_ref += value->type == OARI_RPC_REF;
 }
 
 /* Reads the next value and goes past it. */
@@ -374,6 +378,26 @@ oar_status oar_rpc_get_tensor(oar_rpc_message *message, oar_tensor **tensor)
     return OAR_OK;
 }
 
+oar_status oari_rpc_message_put_ref(oar_rpc_message *message, int owner,
+                                    uint64_t id)
+{
+    OARI_TRY(make_room(message, 13));
+    message->values[message->bytes] = OARI_RPC_REF;
+    oari_rpc_set_u32(message->values + message->bytes + 1, (uint32_t)owner);
+    oari_rpc_set_u64(message->values + message->bytes + 5, id);
+    message->bytes += 13;
+    return OAR_OK;
+}
+
+oar_status oari_rpc_message_get_ref(oar_rpc_message *message, int64_t *index)
+{
+    oari_rpc_value v;
+
+    OARI_TRY(take_next(message, OARI_RPC_REF, index, &v));
+    *index = message->next_ref - 1;
+    return OAR_OK;
+}
+
 /* ---- from other ranks ---------------------------------------------------- */
 
 oar_status oari_rpc_message_receive(size_t value_bytes, uint32_t arrays,
@@ -435,6 +459,14 @@ oar_status oari_rpc_message_copy(const oar_rpc_message *from,
     for (int64_t i = 0; i < from->arrays.count; i++)
         memcpy(m->arrays.data[i].data, from->arrays.data[i].data,
                (size_t)bytes[i]);
+    if (from->refs.count > 0 &&
+        oari_vec_reserve(&m->refs, from->refs.count) != OAR_OK) {
+        oar_rpc_message_destroy(m);
+        return OAR_E_NOMEM;
+    }
+    for (int64_t i = 0; i < from->refs.count; i++)
+        m->refs.data[m->refs.count++] =
+            oari_rref_add_handle(from->refs.data[i]);
     *message = m;
     return OAR_OK;
 }

@@ -23,10 +23,12 @@ struct oar_rpc_message {
     size_t bytes, capacity;
     OARI_VEC(oari_rpc_attached) arrays;
     size_t array_bytes;
-    int received;       /* 1: it cannot be written to */
-    size_t at;          /* the next value to read */
-    int64_t read;       /* values before it */
-    int64_t next_array; /* attached arrays before it */
+    OARI_VEC(oar_rref *) refs; /* in order; a handle each */
+    int received;              /* 1: it cannot be written to */
+    size_t at;                 /* the next value to read */
+    int64_t read;              /* values before it */
+    int64_t next_array;        /* attached arrays before it */
+    int64_t next_ref;          /* references before it */
 };
 
 /* Makes a message to receive into: room for values and arrays of those sizes,
@@ -42,5 +44,17 @@ oar_status oari_rpc_message_check(const oar_rpc_message *message);
  * empty one. */
 oar_status oari_rpc_message_copy(const oar_rpc_message *from,
                                  oar_rpc_message **message);
+
+/* Appends the value of a reference; the caller adds its handle to refs. */
+oar_status oari_rpc_message_put_ref(oar_rpc_message *message, int owner,
+                                    uint64_t id);
+
+/* Reads the next value, a reference, and goes past it: *index says which of
+ * refs it is. */
+oar_status oari_rpc_message_get_ref(oar_rpc_message *message, int64_t *index);
+
+/* rpc_ref.c: one handle more, and one less. Neither takes the agent's lock. */
+oar_rref *oari_rref_add_handle(oar_rref *rref);
+void oari_rref_drop_handle(oar_rref *rref);
 
 #endif

@@ -123,6 +123,7 @@ oar_status oari_rpc_send(oar_rpc *agent, int to, oari_rpc_head *head,
     pthread_mutex_lock(&agent->lock);
     keep = !agent->peer[to].gone && !agent->closing;
     if (keep) {
+        oari_rref_send_all(agent, to, message);
         oari_list_append(&agent->peer[to].outgoing, &out->link);
         agent->stats.bytes_out += head->value_bytes + head->array_bytes;
     }

@@ -232,6 +232,10 @@ static void answer(oar_rpc_call *call, const char *name, const oar_error *error)
     int from = call->from;
     oar_error e;
 
+    if (error == NULL && oari_rref_check_all(agent, reply) != OAR_OK) {
+        e = *oar_last_error();
+        error = &e;
+    }
     if (error == NULL &&
         oar_rpc_message_bytes(reply) > peer->limits.message_bytes) {
         oari_error_set(&e, OAR_E_SIZE,
@@ -258,6 +262,8 @@ static void answer(oar_rpc_call *call, const char *name, const oar_error *error)
     if (agent->serving.first == NULL)
         pthread_cond_broadcast(&agent->changed);
     pthread_mutex_unlock(&agent->lock);
+    if (call->rref != NULL)
+        oari_rref_drop_handle(call->rref);
     oari_free(call);
     send_answer(agent, from, number, error != NULL, reply);
 }
@@ -282,6 +288,8 @@ static int is_unwanted(const oar_rpc_call *call, oar_error *error)
     else if (call->deadline_ns <= oari_now_ns())
         oari_error_set(error, OAR_E_TIMEOUT,
                        "its time was over before the function began");
+    else if (call->rref != NULL && call->rref->phase == OARI_RREF_FAILED)
+        *error = call->rref->error; /* the calls before it have settled that */
     else
         return 0;
     return 1;
@@ -302,13 +310,29 @@ static void find_error(const oar_rpc_call *call, oar_status status,
                        call->entry->name, oar_status_text(status));
 }
 
+/* The calls that a call must not overtake; NULL: none. */
+static oari_rpc_strand *strand_of(const oar_rpc_call *call)
+{
+    if (call->rref != NULL)
+        return &call->rref->strand;
+    return call->entry->manner == OAR_RPC_SERIAL ? &call->entry->strand : NULL;
+}
+
+void oari_rpc_release_strand(oar_rpc *agent, oari_rpc_strand *strand)
+{
+    oari_link *next = oari_list_take(&strand->waiting);
+
+    strand->busy = next != NULL;
+    if (next != NULL)
+        queue_call(agent, OARI_CONTAINER_OF(next, oar_rpc_call, queued));
+}
+
 static void run_call(void *arg)
 {
     oar_rpc_call *call = arg, *outer = oari_rpc_current;
     oar_rpc *agent = call->agent;
     oari_rpc_entry *entry = call->entry;
-    oari_rpc_strand *strand =
-        entry->manner == OAR_RPC_SERIAL ? &entry->strand : NULL;
+    oari_rpc_strand *strand = strand_of(call);
     char name[OARI_RPC_NAME + 1];
     oar_status status = OAR_OK;
     oar_error error;
@@ -329,15 +353,15 @@ static void run_call(void *arg)
         if (status != OAR_OK)
             find_error(call, status, &error);
     }
+    if (call->makes) {
+        oari_rref_settle(call->rref, call->reply,
+                         unwanted || status != OAR_OK ? &error : NULL);
+        call->reply = NULL;
+    }
     pthread_mutex_lock(&agent->lock);
     agent->stats.running -= !unwanted;
-    if (strand != NULL) {
-        oari_link *next = oari_list_take(&strand->waiting);
-
-        strand->busy = next != NULL;
-        if (next != NULL)
-            queue_call(agent, OARI_CONTAINER_OF(next, oar_rpc_call, queued));
-    }
+    if (strand != NULL)
+        oari_rpc_release_strand(agent, strand);
     pthread_mutex_unlock(&agent->lock);
     answer(call, name, unwanted || status != OAR_OK ? &error : NULL);
 }
@@ -375,18 +399,28 @@ static oar_status admit(oar_rpc *agent, int from, const oari_rpc_head *head,
  * this thread is to run it. */
 static int place_call(oar_rpc *agent, oar_rpc_call *call)
 {
-    oari_rpc_entry *e = call->entry;
+    oari_rpc_strand *strand = strand_of(call);
 
-    e->users++;
-    if (e->manner == OAR_RPC_INLINE)
+    call->entry->users++;
+    if (strand == NULL && call->entry->manner == OAR_RPC_INLINE)
         return 1;
-    if (e->manner == OAR_RPC_SERIAL && e->strand.busy) {
-        oari_list_append(&e->strand.waiting, &call->queued);
+    if (strand != NULL && strand->busy && !call->makes) {
+        oari_list_append(&strand->waiting, &call->queued);
         return 0;
     }
-    e->strand.busy = e->manner == OAR_RPC_SERIAL;
+    if (strand != NULL)
+        strand->busy = 1;
     queue_call(agent, call);
     return 0;
+}
+
+/* The call that was to make a value is refused: the value has failed. */
+static void fail_value(oar_rpc_call *call, const oar_error *error)
+{
+    oari_rref_settle(call->rref, NULL, error);
+    pthread_mutex_lock(&call->agent->lock);
+    oari_rpc_release_strand(call->agent, &call->rref->strand);
+    pthread_mutex_unlock(&call->agent->lock);
 }
 
 void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
@@ -414,12 +448,22 @@ void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
         atomic_store(&call->cancelled, 1);
     if (status == OAR_OK)
         status = admit(agent, from, head, &call->entry);
+    if (head->reference != 0) {
+        oar_status found;
+
+        call->makes = (head->flags & OARI_RPC_REMOTE) != 0;
+        found = oari_rref_find_for(agent, from, head->reference, call->makes,
+                                   &call->rref);
+        status = status == OAR_OK ? found : status;
+    }
     if (status == OAR_OK)
         here = place_call(agent, call);
     pthread_mutex_unlock(&agent->lock);
     if (status != OAR_OK) {
         error = *oar_last_error();
         error.host[0] = '\0';
+        if (call->makes && call->rref != NULL)
+            fail_value(call, &error);
         answer(call, head->name, &error);
     } else if (here) {
         oari_rpc_pumping = 1;

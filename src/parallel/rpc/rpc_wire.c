@@ -44,11 +44,11 @@ const char *oari_rpc_kind_name(oari_rpc_kind kind)
 
 const char *oari_rpc_type_name(oari_rpc_type type)
 {
-    static const char *const names[] = { [OARI_RPC_I64] = "an i64",
-                                         [OARI_RPC_F64] = "an f64",
-                                         [OARI_RPC_TEXT] = "a text",
-                                         [OARI_RPC_BYTES] = "bytes",
-                                         [OARI_RPC_ARRAY] = "an array" };
+    static const char *const names[] = {
+        [OARI_RPC_I64] = "an i64",     [OARI_RPC_F64] = "an f64",
+        [OARI_RPC_TEXT] = "a text",    [OARI_RPC_BYTES] = "bytes",
+        [OARI_RPC_ARRAY] = "an array", [OARI_RPC_REF] = "a reference"
+    };
 
     return type > 0 && type < OARI_RPC_TYPE_END ? names[type] : "?";
 }
@@ -88,10 +88,16 @@ static oar_status check_head(const oari_rpc_head *head, size_t bytes,
     if (head->kind < 1 || head->kind >= OARI_RPC_KIND_END)
         return oari_fail(OAR_E_DATA, "a message of kind %d, which is none",
                          (int)head->kind);
-    if ((head->flags & ~(unsigned)(OARI_RPC_FAILED | OARI_RPC_APART)) != 0)
+    if ((head->flags &
+         ~(unsigned)(OARI_RPC_FAILED | OARI_RPC_APART | OARI_RPC_REMOTE)) != 0)
         return oari_fail(OAR_E_DATA, "a %s with unknown flags %#x",
                          oari_rpc_kind_name(head->kind), head->flags);
-    if ((head->flags & OARI_RPC_FAILED) != 0 && head->kind != OARI_RPC_ANSWER)
+    if ((head->flags & OARI_RPC_REMOTE) != 0 &&
+        (!is_call || head->reference == 0))
+        return oari_fail(OAR_E_DATA, "a %s whose reply is to stay",
+                         oari_rpc_kind_name(head->kind));
+    if ((head->flags & OARI_RPC_FAILED) != 0 && head->kind != OARI_RPC_ANSWER &&
+        head->kind != OARI_RPC_NOTED)
         return oari_fail(OAR_E_DATA, "a %s that says it failed",
                          oari_rpc_kind_name(head->kind));
     if (is_call != (head->name[0] != '\0'))
@@ -281,6 +287,13 @@ oar_status oari_rpc_read_value(const unsigned char *values, size_t bytes,
     case OARI_RPC_TEXT:
     case OARI_RPC_BYTES: OARI_TRY(read_string(values, bytes, at, &v)); break;
     case OARI_RPC_ARRAY: OARI_TRY(read_array(values, bytes, at, &v)); break;
+    case OARI_RPC_REF:
+        if (bytes - at < 12 || oari_rpc_u32(values + at) > INT32_MAX)
+            return oari_fail(OAR_E_DATA, "a reference that is none");
+        v.owner = (int)oari_rpc_u32(values + at);
+        v.id = oari_rpc_u64(values + at + 4);
+        v.next = at + 12;
+        break;
     default:
         return oari_fail(OAR_E_DATA, "a value of type %d, which is none",
                          (int)v.type);

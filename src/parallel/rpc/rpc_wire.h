@@ -18,7 +18,7 @@
  * u64 length, then that many and, of a text, a zero; an array u8 dtype, u8
  * dims, u8 inside, i64 for each dim, and then zeros up to a multiple of 16 from
  * the beginning of the values and its numbers (inside), or nothing: it is the
- * next of the attached arrays. */
+ * next of the attached arrays; a reference u32 owner, u64 id. */
 #ifndef OARI_PARALLEL_RPC_RPC_WIRE_H
 #define OARI_PARALLEL_RPC_RPC_WIRE_H
 
@@ -37,11 +37,15 @@ enum {
     OARI_RPC_ALIGN = 16
 };
 
-#define OARI_RPC_KIND_LIST(X)       \
-    X(OARI_RPC_CALL, 1, "call")     \
-    X(OARI_RPC_ANSWER, 2, "answer") \
-    X(OARI_RPC_CANCEL, 3, "cancel") \
-    X(OARI_RPC_LEAVING, 4, "leaving")
+#define OARI_RPC_KIND_LIST(X)         \
+    X(OARI_RPC_CALL, 1, "call")       \
+    X(OARI_RPC_ANSWER, 2, "answer")   \
+    X(OARI_RPC_CANCEL, 3, "cancel")   \
+    X(OARI_RPC_LEAVING, 4, "leaving") \
+    X(OARI_RPC_HOLD, 5, "hold")       \
+    X(OARI_RPC_NOTED, 6, "noted")     \
+    X(OARI_RPC_HELD, 7, "held")       \
+    X(OARI_RPC_DROP, 8, "drop")
 
 typedef enum oari_rpc_kind {
     OARI_RPC_KIND_LIST(OAR_ENUM_ROW) OARI_RPC_KIND_END
@@ -49,7 +53,8 @@ typedef enum oari_rpc_kind {
 
 enum {
     OARI_RPC_FAILED = 1, /* an answer: the values are an oar_error */
-    OARI_RPC_APART = 2   /* the values follow by themselves */
+    OARI_RPC_APART = 2,  /* the values follow by themselves */
+    OARI_RPC_REMOTE = 4  /* a call: its reply stays, as the head's reference */
 };
 
 typedef struct oari_rpc_head {
@@ -68,6 +73,7 @@ typedef enum oari_rpc_type {
     OARI_RPC_TEXT,
     OARI_RPC_BYTES,
     OARI_RPC_ARRAY,
+    OARI_RPC_REF,
     OARI_RPC_TYPE_END
 } oari_rpc_type;
 
@@ -81,6 +87,8 @@ typedef struct oari_rpc_value {
     oar_dtype dtype;
     oar_shape shape;
     int inside;
+    int owner; /* of a reference */
+    uint64_t id;
     size_t next; /* where the value after it begins */
 } oari_rpc_value;
 
