@@ -15,11 +15,19 @@ enum { WORDS = 11, CONTEXT = 4, ROWS = 4, STOP = 3, STEPS = 6, MOST = 2048 };
 
 typedef enum tp_wrapping { PLAIN, DDP, ZERO, FSDP } tp_wrapping;
 
-/* A run on data x tensor ranks. */
+/* A run on copies x data x tensor ranks. */
 typedef struct tp_run_kind {
     int data, tensor, sequence, tied;
     tp_wrapping wrap;
+    int copies; /* of FSDP's shards; 0: one */
 } tp_run_kind;
+
+enum { COPIES, DATA, TENSOR, DIMS }; /* of the mesh */
+
+static int ranks_of(const tp_run_kind *k)
+{
+    return (k->copies > 0 ? k->copies : 1) * k->data * k->tensor;
+}
 
 typedef struct tp_run {
     oar_mesh *mesh;
@@ -45,15 +53,17 @@ static int remove_folder(void **state)
 
 static oar_status wrap_net(const tp_run_kind *k, tp_run *r)
 {
-    oar_group *data = oar_mesh_group(r->mesh, 0);
+    oar_group *data = oar_mesh_group(r->mesh, DATA);
 
     if (k->wrap == FSDP || k->wrap == ZERO)
-        return oar_fsdp_wrap(r->net, data,
-                             OAR_OPTS(oar_fsdp_opts, .least_bytes = 1,
-                                      .stage = k->wrap == ZERO
-                                                   ? OAR_ZERO_STAGE_1
-                                                   : OAR_ZERO_STAGE_3),
-                             &r->net);
+        return oar_fsdp_wrap(
+            r->net, data,
+            OAR_OPTS(oar_fsdp_opts, .least_bytes = 1,
+                     .replicas =
+                         k->copies > 1 ? oar_mesh_group(r->mesh, COPIES) : NULL,
+                     .stage =
+                         k->wrap == ZERO ? OAR_ZERO_STAGE_1 : OAR_ZERO_STAGE_3),
+            &r->net);
     if (k->wrap == DDP)
         return oar_ddp_wrap(r->net, data, NULL, &r->net);
     return OAR_OK;
@@ -66,8 +76,8 @@ static oar_status make_run(oar_group *g, const tp_run_kind *k, tp_run *r)
     int count;
 
     *r = (tp_run){ 0 };
-    CHECK_OK(oar_mesh_create(g, 2, (int[]){ k->data, k->tensor }, NULL, NULL,
-                             &r->mesh));
+    CHECK_OK(oar_mesh_create(g, DIMS, (int[]){ -1, k->data, k->tensor }, NULL,
+                             NULL, &r->mesh));
     CHECK_OK(oar_gpt_create(
         OAR_OPTS(oar_gpt_opts, .vocabulary = WORDS, .context = CONTEXT,
                  .width = 12, .layers = 1, .heads = 3, .hidden = 17, .seed = 3,
@@ -75,7 +85,7 @@ static oar_status make_run(oar_group *g, const tp_run_kind *k, tp_run *r)
         &r->net));
     if (k->tensor > 1)
         CHECK_OK(oar_tp_parallelize_gpt(
-            r->net, oar_mesh_group(r->mesh, 1),
+            r->net, oar_mesh_group(r->mesh, TENSOR),
             OAR_OPTS(oar_tp_opts, .sequence = k->sequence)));
     CHECK_OK(wrap_net(k, r));
     CHECK_OK(oar_state_create(&r->state));
@@ -116,10 +126,11 @@ static oar_status train_to(const tp_run_kind *k, tp_run *r, int64_t end)
         oar_tensor *logits = oar_forward(tape, r->net, x);
 
         CHECK_OK(oar_backward(
-            tape, k->tensor > 1 ? oar_tp_cross_entropy(
-                                      tape, logits, y,
-                                      oar_mesh_group(r->mesh, 1), WORDS, NULL)
-                                : oar_cross_entropy(tape, logits, y)));
+            tape, k->tensor > 1
+                      ? oar_tp_cross_entropy(tape, logits, y,
+                                             oar_mesh_group(r->mesh, TENSOR),
+                                             WORDS, NULL)
+                      : oar_cross_entropy(tape, logits, y)));
         CHECK_OK(oar_optim_step(r->optim));
         oar_optim_zero_grad(r->optim);
         oar_tape_reset(tape);
@@ -194,9 +205,9 @@ static void go(tp_run_kind kind, int64_t end)
 {
     leg l = { kind, end };
 
-    if (ranks_run("sim", kind.data * kind.tensor, NULL, run_leg, &l) != OAR_OK)
-        fail_msg("%d x %d, wrap %d, to step %d", kind.data, kind.tensor,
-                 (int)kind.wrap, (int)end);
+    if (ranks_run("sim", ranks_of(&kind), NULL, run_leg, &l) != OAR_OK)
+        fail_msg("%d ranks, %d x %d, wrap %d, to step %d", ranks_of(&kind),
+                 kind.data, kind.tensor, (int)kind.wrap, (int)end);
 }
 
 static void check(int tied, int64_t end)
@@ -210,23 +221,35 @@ static void saved_at_two_by_two_loaded_at_three(void **state)
 {
     for (tp_wrapping w = DDP; w <= FSDP; w++) {
         make_folder(state);
-        go((tp_run_kind){ 2, 2, w == ZERO, 0, w }, STOP);
+        go((tp_run_kind){ 2, 2, w == ZERO, 0, w, 0 }, STOP);
         check(0, STOP);
-        go((tp_run_kind){ 1, 3, 0, 0, PLAIN }, STOP + 1);
+        go((tp_run_kind){ 1, 3, 0, 0, PLAIN, 0 }, STOP + 1);
         check(0, STOP + 1);
-        go((tp_run_kind){ 1, 4, 1, 0, FSDP }, STOP + 2);
-        go((tp_run_kind){ 3, 1, 0, 0, w }, STEPS);
-        go((tp_run_kind){ 2, 2, 0, 0, w }, STEPS + 1);
+        go((tp_run_kind){ 1, 4, 1, 0, FSDP, 0 }, STOP + 2);
+        go((tp_run_kind){ 3, 1, 0, 0, w, 0 }, STEPS);
+        go((tp_run_kind){ 2, 2, 0, 0, w, 0 }, STEPS + 1);
         check(0, STEPS + 1);
         remove_folder(state);
     }
 }
 
+/* Two copies of two shards of two parts: each element is saved once. */
+static void saved_at_two_by_two_by_two_loaded_at_three(void **state)
+{
+    make_folder(state);
+    go((tp_run_kind){ 2, 2, 1, 0, FSDP, 2 }, STOP);
+    check(0, STOP);
+    go((tp_run_kind){ 1, 3, 0, 0, PLAIN, 0 }, STOP + 1);
+    go((tp_run_kind){ 2, 2, 0, 0, FSDP, 2 }, STEPS);
+    check(0, STEPS);
+    remove_folder(state);
+}
+
 static void a_tied_head_is_saved_once(void **state)
 {
     make_folder(state);
-    go((tp_run_kind){ 1, 1, 0, 1, PLAIN }, STOP);
-    go((tp_run_kind){ 1, 3, 1, 1, PLAIN }, STEPS);
+    go((tp_run_kind){ 1, 1, 0, 1, PLAIN, 0 }, STOP);
+    go((tp_run_kind){ 1, 3, 1, 1, PLAIN, 0 }, STEPS);
     check(1, STEPS);
     remove_folder(state);
 }
@@ -235,6 +258,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saved_at_two_by_two_loaded_at_three),
+        cmocka_unit_test(saved_at_two_by_two_by_two_loaded_at_three),
         cmocka_unit_test(a_tied_head_is_saved_once),
     };
 

@@ -225,9 +225,11 @@ static void ddp_around_tensor_parallel_is_one_process(void **state)
 
 static void fsdp_around_tensor_parallel_is_one_process(void **state)
 {
+    static const int data[] = { 2, 3, 2, 1 }, tensor[] = { 3, 2, 2, 4 };
+
     for (int k = 0; k < 4; k++)
-        run((tp_mesh_case){ .data = k == 3 ? 1 : 2,
-                            .tensor = k == 3 ? 4 : 2,
+        run((tp_mesh_case){ .data = data[k],
+                            .tensor = tensor[k],
                             .fsdp = 1,
                             .sequence = k & 1,
                             .accumulate = k >> 1,

@@ -184,8 +184,7 @@ typedef struct order_case {
     const char *text;
 } order_case;
 
-/* Layers in an order that cannot be: the pass fails on every rank alike.
- */
+/* Layers in an order that cannot be: the pass fails on every rank alike. */
 static oar_status wrong_order(oar_group *g, void *arg)
 {
     const order_case *c = arg;
