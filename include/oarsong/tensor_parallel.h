@@ -137,7 +137,8 @@ OAR_OPTS_INIT(oar_tp_opts);
  *
  * All ranks of the group call it, then forward and backward in the same order.
  * Every rank gives the same inputs, and gets the results and gradients that one
- * process would get; of a parameter that is cut, its part. With OAR_TP_COLUMN
+ * process would get; of a parameter that is cut, its part. Ranks that give an
+ * OAR_TP_VOCABULARY layer other indices get OAR_E_MISMATCH, all of them. With OAR_TP_COLUMN
  * the result is this rank's part. Between a forward and its backward,
  * with `sequence` and oar_recompute, all inputs have the same shape.
  *
@@ -177,8 +178,9 @@ OAR_API oar_status oar_tp_parallelize_gpt_at(const char *file, int line,
 /* Returns oar_cross_entropy_with of the whole logits [rows, classes], of which
  * each rank has its part of the columns: the same bits on all ranks. Nothing is
  * gathered: two all-reduces of some numbers a row in forward, and none in
- * backward. target and the weights of opts are of all classes. Label smoothing
- * is over all classes. A part of another size is OAR_E_SHAPE, on this rank
+ * backward. target and the weights of opts are of all classes, and the same on
+ * all ranks: other targets are OAR_E_MISMATCH. Label smoothing is over all
+ * classes. A part of another size is OAR_E_SHAPE, on this rank
  * only. opts may be NULL. */
 #define oar_tp_cross_entropy(tape, logits, target, group, classes, opts)    \
     oar_tp_cross_entropy_at(OAR_HERE, tape, logits, target, group, classes, \

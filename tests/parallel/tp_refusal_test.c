@@ -246,6 +246,53 @@ static void an_optimizer_that_was_made_before_is_refused(void **state)
                          OAR_OK);
 }
 
+typedef struct batch_case {
+    int sequence;
+    int other_target; /* or other tokens */
+} batch_case;
+
+/* Ranks that share a model and read other samples. */
+static oar_status read_other_samples(oar_group *g, void *arg)
+{
+    const batch_case *c = arg;
+    uint64_t other = oar_group_rank(g) == 1;
+    oar_tensor *x = oar_uniform(NULL, OAR_I64, OAR_SHAPE(2, 3),
+                                c->other_target ? 1 : 1 + other, 0, 7);
+    oar_tensor *y = oar_uniform(NULL, OAR_I64, OAR_SHAPE(6), 5 + other, 0, 7);
+    oar_module *gpt;
+    oar_tape *tape;
+
+    CHECK_OK(
+        oar_gpt_create(OAR_OPTS(oar_gpt_opts, .vocabulary = 7, .context = 3,
+                                .width = 6, .heads = 3, .layers = 1),
+                       &gpt));
+    CHECK_OK(oar_tp_parallelize_gpt(
+        gpt, g, OAR_OPTS(oar_tp_opts, .sequence = c->sequence)));
+    CHECK_OK(oar_tape_create(&tape));
+    CHECK(oar_tp_cross_entropy(tape, oar_forward(tape, gpt, x), y, g, 7,
+                               NULL) == NULL);
+    CHECK(fails_with(oar_last_error()->status, OAR_E_MISMATCH,
+                     c->other_target ? "tensor parallel loss"
+                                     : "tensor parallel tokens"));
+    oar_tape_destroy(tape);
+    oar_module_release(gpt);
+    oar_tensor_release(y);
+    oar_tensor_release(x);
+    return OAR_OK;
+}
+
+static void ranks_that_read_other_samples_are_told(void **state)
+{
+    for (int i = 0; i < 4; i++) {
+        batch_case c = { i & 1, i >> 1 };
+
+        assert_int_equal(ranks_run("sim", 2, NULL, read_other_samples, &c),
+                         OAR_OK);
+        assert_int_equal(ranks_run("native", 3, NULL, read_other_samples, &c),
+                         OAR_OK);
+    }
+}
+
 /* Rows must be spread before a layer can use them. */
 static oar_status rows_missing(oar_group *g, void *arg)
 {
@@ -275,6 +322,7 @@ int main(void)
         cmocka_unit_test(wrong_use_is_named_on_all_ranks),
         cmocka_unit_test(layers_in_a_wrong_order_are_named),
         cmocka_unit_test(an_optimizer_that_was_made_before_is_refused),
+        cmocka_unit_test(ranks_that_read_other_samples_are_told),
         cmocka_unit_test(a_layer_before_the_first_scatter_is_refused),
     };
 

@@ -31,7 +31,7 @@ static traffic read_traffic(oar_group *g, uint64_t *seen)
         if (i == 0)
             *seen = r.sequence;
         if (strncmp(r.label, "tensor parallel", 15) != 0 ||
-            strcmp(r.label, "tensor parallel loss") == 0)
+            strncmp(r.label, "tensor parallel loss", 20) == 0)
             continue;
         t.sums += r.kind == OAR_COLL_ALL_REDUCE;
         t.gathers += r.kind == OAR_COLL_ALL_GATHER;

@@ -24,6 +24,7 @@
 typedef struct oari_tp_layout {
     oar_group *group;
     int64_t outer, size, inner;
+    uint64_t key; /* of what is moved, compared between ranks; 0: of nothing */
 } oari_tp_layout;
 
 /* Returns the layout of a whole that is cut along dim. */
@@ -43,13 +44,21 @@ oar_status oari_tp_move_reduce_scatter(const oari_tp_layout *layout,
                                        oar_tensor *part);
 oar_status oari_tp_move_own(const oari_tp_layout *layout,
                             const oar_tensor *whole, oar_tensor *part);
-oar_status oari_tp_move_all_reduce(oar_group *group, const oar_tensor *from,
-                                   oar_tensor *to);
+oar_status oari_tp_move_all_reduce(oar_group *group, uint64_t key,
+                                   const oar_tensor *from, oar_tensor *to);
+
+/* Returns a number that tensors of other numbers hardly have, so that ranks can
+ * compare what they were given in a call that they make anyway; 0 if the
+ * numbers do not lie in one piece. */
+uint64_t oari_tp_key(const oar_tensor *t);
 
 /* Sums x over the group in its own memory, which nothing else reads, and
  * records that. */
 oar_tensor *oari_tp_all_reduce_own(oar_tape *tape, oar_tensor *x,
-                                   oar_group *group);
+                                   oar_group *group, uint64_t key);
+/* oar_tp_reduce_scatter along dim 0 with a key. */
+oar_tensor *oari_tp_reduce_scatter_rows(oar_tape *tape, oar_tensor *x,
+                                        oar_group *group, uint64_t key);
 
 /* ---- tp_cut.c ------------------------------------------------------------ */
 
@@ -107,7 +116,8 @@ void oari_tp_release(void *tp); /* NULL is fine */
 oar_tensor *oari_tp_enter(oari_tp *tp, oar_tape *tape, oar_tensor *x);
 /* Returns the sum of all ranks' x, an operation's result that nothing else
  * reads; with `sequence` spread by rows. */
-oar_tensor *oari_tp_leave(oari_tp *tp, oar_tape *tape, oar_tensor *x);
+oar_tensor *oari_tp_leave(oari_tp *tp, oar_tape *tape, oar_tensor *x,
+                          uint64_t key);
 
 /* Returns how many rows this rank has, and gives the first of all and how many
  * there are (either may be NULL). */

@@ -87,7 +87,7 @@ static oar_tensor *row(oar_tape *tape, oar_module *module,
         return NULL;
     }
     y = oar_linear(tape, x, oar_module_param(module, 0), NULL);
-    y = oari_tp_leave(l->tp, tape, y);
+    y = oari_tp_leave(l->tp, tape, y, 0);
     return bias != NULL ? oar_add(tape, y, whole_param(tape, l, bias)) : y;
 }
 
@@ -126,7 +126,8 @@ static oar_tensor *embedding(oar_tape *tape, oar_module *module,
         return oar_embedding_with(tape, whole_param(tape, l, table),
                                   index_rows(tape, l->tp, x), &l->table);
     return oari_tp_leave(l->tp, tape,
-                         oar_embedding_with(tape, table, x, &l->table));
+                         oar_embedding_with(tape, table, x, &l->table),
+                         oari_tp_key(x));
 }
 
 /* ---- norms --------------------------------------------------------------- */

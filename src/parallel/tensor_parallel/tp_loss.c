@@ -7,20 +7,30 @@
 #include "base/status.h"
 #include "parallel/tensor_parallel/tensor_parallel.h"
 
-static oar_status largest(void *group, int64_t count, double *number)
+#define LOSS_LABEL "tensor parallel loss (ranks are given the same targets)"
+
+/* Between which ranks, and what they compare: the targets. */
+typedef struct loss_call {
+    oar_group *group;
+    uint64_t key;
+} loss_call;
+
+static oar_status largest(void *arg, int64_t count, double *number)
 {
+    const loss_call *call = arg;
+
     return oar_all_reduce(
-        group, oar_span_of(number, (size_t)count, OAR_F64), OAR_MAX,
-        OAR_OPTS(oar_call_opts, .label = "tensor parallel loss"), NULL);
+        call->group, oar_span_of(number, (size_t)count, OAR_F64), OAR_MAX,
+        OAR_OPTS(oar_call_opts, .key = call->key, .label = LOSS_LABEL), NULL);
 }
 
-static oar_status sums(void *group, int64_t count, double *sum)
+static oar_status sums(void *arg, int64_t count, double *sum)
 {
+    const loss_call *call = arg;
+
     return oar_all_reduce(
-        group, oar_span_of(sum, (size_t)count, OAR_F64), OAR_SUM,
-        OAR_OPTS(oar_call_opts, .label = "tensor parallel loss",
-                 .canonical = 1),
-        NULL);
+        call->group, oar_span_of(sum, (size_t)count, OAR_F64), OAR_SUM,
+        OAR_OPTS(oar_call_opts, .label = LOSS_LABEL, .canonical = 1), NULL);
 }
 
 oar_tensor *oar_tp_cross_entropy_at(const char *file, int line, oar_tape *tape,
@@ -29,9 +39,10 @@ oar_tensor *oar_tp_cross_entropy_at(const char *file, int line, oar_tape *tape,
                                     const oar_cross_entropy_opts *opts)
 {
     OARI_CALLED_FROM(file, line);
+    loss_call call = { group, oari_tp_key(target) };
     oar_cross_entropy_merge merge = { .size = sizeof merge,
                                       .classes = classes,
-                                      .arg = group,
+                                      .arg = &call,
                                       .largest = largest,
                                       .sums = sums };
     oar_shape shape = oar_tensor_shape(logits);

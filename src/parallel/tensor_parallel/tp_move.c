@@ -8,8 +8,12 @@
 
 #include "base/alloc.h"
 #include "base/dtype.h"
+#include "base/hash.h"
 #include "base/status.h"
 #include "parallel/tensor_parallel/tensor_parallel.h"
+
+/* The sums that begin a model: all ranks have been given the same tokens. */
+#define TOKENS_LABEL "tensor parallel tokens (ranks are given the same)"
 
 int64_t oar_tp_part(int64_t whole, int rank, int ranks, int64_t *first)
 {
@@ -26,7 +30,7 @@ int64_t oar_tp_part(int64_t whole, int rank, int ranks, int64_t *first)
 
 oari_tp_layout oari_tp_layout_along(oar_group *group, oar_shape whole, int dim)
 {
-    oari_tp_layout l = { group, 1, whole.dim[dim], 1 };
+    oari_tp_layout l = { group, 1, whole.dim[dim], 1, 0 };
 
     for (int d = 0; d < whole.ndim; d++)
         if (d < dim)
@@ -41,7 +45,7 @@ oari_tp_layout oari_tp_layout_along(oar_group *group, oar_shape whole, int dim)
 oari_tp_layout oari_tp_layout_of(oar_group *group, oar_shape whole,
                                  oar_shape part)
 {
-    oari_tp_layout l = { group, 1, 1, 1 };
+    oari_tp_layout l = { group, 1, 1, 1, 0 };
 
     for (int d = 0; d < whole.ndim; d++)
         if (whole.dim[d] != part.dim[d])
@@ -122,6 +126,18 @@ static oar_status order_memory(const oari_tp_layout *l, const oar_tensor *whole,
     return *apart != NULL ? OAR_OK : oar_last_error()->status;
 }
 
+uint64_t oari_tp_key(const oar_tensor *t)
+{
+    const void *data = t != NULL ? oar_tensor_const_data(t) : NULL;
+
+    return data != NULL && oar_tensor_is_contiguous(t)
+               ? oari_hash64(data,
+                             (size_t)oar_tensor_count(t) *
+                                 oar_dtype_size(oar_tensor_dtype(t)),
+                             0)
+               : 0;
+}
+
 /* ---- moving -------------------------------------------------------------- */
 
 oar_status oari_tp_move_gather(const oari_tp_layout *l, const oar_tensor *part,
@@ -167,7 +183,10 @@ oar_status oari_tp_move_reduce_scatter(const oari_tp_layout *l,
     if (status == OAR_OK)
         status = oar_reduce_scatter_v(
             l->group, in, counts, out, OAR_SUM,
-            OAR_OPTS(oar_call_opts, .label = "tensor parallel scatter"), NULL);
+            OAR_OPTS(oar_call_opts, .key = l->key,
+                     .label = l->key != 0 ? TOKENS_LABEL
+                                          : "tensor parallel scatter"),
+            NULL);
     oari_free(counts);
     oar_tensor_release(apart);
     return status;
@@ -188,11 +207,12 @@ oar_status oari_tp_move_own(const oari_tp_layout *l, const oar_tensor *whole,
     return OAR_OK;
 }
 
-oar_status oari_tp_move_all_reduce(oar_group *group, const oar_tensor *from,
-                                   oar_tensor *to)
+oar_status oari_tp_move_all_reduce(oar_group *group, uint64_t key,
+                                   const oar_tensor *from, oar_tensor *to)
 {
     const oar_call_opts *opts =
-        OAR_OPTS(oar_call_opts, .label = "tensor parallel sum");
+        OAR_OPTS(oar_call_opts, .key = key,
+                 .label = key != 0 ? TOKENS_LABEL : "tensor parallel sum");
     oar_span in, out;
 
     OARI_TRY(oar_tensor_span(to, &out));

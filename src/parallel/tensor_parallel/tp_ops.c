@@ -20,7 +20,7 @@ typedef oar_status (*grad_fn)(oar_group *group, const oar_tensor *grad,
 static oar_status sum_grad(oar_group *group, const oar_tensor *grad,
                            oar_tensor *to)
 {
-    return oari_tp_move_all_reduce(group, grad, to);
+    return oari_tp_move_all_reduce(group, 0, grad, to);
 }
 
 static oar_status pass_grad(oar_group *group, const oar_tensor *grad,
@@ -170,7 +170,7 @@ static oar_tensor *gather_parts(oar_tape *tape, const oar_custom_op *op,
 /* Makes this rank's part along dim. */
 static oar_tensor *make_part(oar_tape *tape, const oar_custom_op *op,
                              move_fn move, oar_tensor *x, oar_group *group,
-                             int dim)
+                             int dim, uint64_t key)
 {
     oar_shape shape = oar_tensor_shape(x);
     oari_tp_layout l;
@@ -178,6 +178,7 @@ static oar_tensor *make_part(oar_tape *tape, const oar_custom_op *op,
     if (x == NULL || check_input(op, x, group, &dim) != OAR_OK)
         return NULL;
     l = oari_tp_layout_along(group, shape, dim);
+    l.key = key;
     shape.dim[dim] = oar_tp_part(shape.dim[dim], oar_group_rank(group),
                                  oar_group_size(group), NULL);
     return move_new(tape, op, move, &l, x, shape);
@@ -186,7 +187,7 @@ static oar_tensor *make_part(oar_tape *tape, const oar_custom_op *op,
 static oar_status sum_layout(const oari_tp_layout *l, const oar_tensor *from,
                              oar_tensor *to)
 {
-    return oari_tp_move_all_reduce(l->group, from, to);
+    return oari_tp_move_all_reduce(l->group, l->key, from, to);
 }
 
 oar_tensor *oar_tp_copy_at(const char *file, int line, oar_tape *tape,
@@ -218,12 +219,12 @@ oar_tensor *oar_tp_all_reduce_at(const char *file, int line, oar_tape *tape,
 
 /* The result is a view of x, whose memory has the sum then. */
 oar_tensor *oari_tp_all_reduce_own(oar_tape *tape, oar_tensor *x,
-                                   oar_group *group)
+                                   oar_group *group, uint64_t key)
 {
     oar_tensor *view;
     int recording;
 
-    if (x == NULL || oari_tp_move_all_reduce(group, x, x) != OAR_OK)
+    if (x == NULL || oari_tp_move_all_reduce(group, key, x, x) != OAR_OK)
         return NULL;
     recording = oar_tape_record(tape, 0);
     view = oar_expand(tape, x, oar_tensor_shape(x));
@@ -244,7 +245,14 @@ oar_tensor *oar_tp_reduce_scatter_at(const char *file, int line, oar_tape *tape,
 {
     OARI_CALLED_FROM(file, line);
     return make_part(tape, &reduce_scatter_op, oari_tp_move_reduce_scatter, x,
-                     group, dim);
+                     group, dim, 0);
+}
+
+oar_tensor *oari_tp_reduce_scatter_rows(oar_tape *tape, oar_tensor *x,
+                                        oar_group *group, uint64_t key)
+{
+    return make_part(tape, &reduce_scatter_op, oari_tp_move_reduce_scatter, x,
+                     group, 0, key);
 }
 
 oar_tensor *oar_tp_gather_at(const char *file, int line, oar_tape *tape,
@@ -259,5 +267,5 @@ oar_tensor *oar_tp_scatter_at(const char *file, int line, oar_tape *tape,
                               oar_tensor *x, oar_group *group, int dim)
 {
     OARI_CALLED_FROM(file, line);
-    return make_part(tape, &scatter_op, oari_tp_move_own, x, group, dim);
+    return make_part(tape, &scatter_op, oari_tp_move_own, x, group, dim, 0);
 }

@@ -15,24 +15,6 @@
 
 /* ---- the ranks agree ----------------------------------------------------- */
 
-/* Returns a number that other bytes hardly have. */
-static uint64_t hash_numbers(const oar_tensor *t)
-{
-    const unsigned char *data = oar_tensor_const_data(t);
-    size_t bytes =
-        (size_t)oar_tensor_count(t) * oar_dtype_size(oar_tensor_dtype(t));
-    uint64_t hash = 14695981039346656037U, word;
-
-    for (size_t i = 0; data != NULL && i < bytes; i += sizeof word) {
-        word = 0;
-        memcpy(&word, data + i,
-               bytes - i < sizeof word ? bytes - i : sizeof word);
-        hash = (hash ^ word) * 1099511628211U;
-        hash ^= hash >> 29;
-    }
-    return hash;
-}
-
 /* Describes a rule, or a parameter. */
 static void describe_item(const void *of, int64_t index, char *line,
                           size_t bytes)
@@ -63,7 +45,7 @@ static void describe_item(const void *of, int64_t index, char *line,
     else
         snprintf(line, bytes, "%s %s [%s] with numbers %016llx", name,
                  oar_dtype_name(oar_tensor_dtype(param)), shape,
-                 (unsigned long long)hash_numbers(param));
+                 (unsigned long long)oari_tp_key(param));
 }
 
 static oar_status agree_on_plan(const oari_tp_plan *p)

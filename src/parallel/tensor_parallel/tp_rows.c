@@ -72,13 +72,14 @@ oar_tensor *oari_tp_enter(oari_tp *tp, oar_tape *tape, oar_tensor *x)
     return oar_reshape(tape, x, shape);
 }
 
-oar_tensor *oari_tp_leave(oari_tp *tp, oar_tape *tape, oar_tensor *x)
+oar_tensor *oari_tp_leave(oari_tp *tp, oar_tape *tape, oar_tensor *x,
+                          uint64_t key)
 {
     oar_shape shape = oar_tensor_shape(x);
     int64_t rows;
 
     if (x == NULL || !tp->sequence)
-        return oari_tp_all_reduce_own(tape, x, tp->group);
+        return oari_tp_all_reduce_own(tape, x, tp->group, key);
     if (shape.ndim < 2) {
         oari_fail(OAR_E_SHAPE, "sequence parallel of %d dims: at least 2",
                   shape.ndim);
@@ -88,7 +89,7 @@ oar_tensor *oari_tp_leave(oari_tp *tp, oar_tape *tape, oar_tensor *x)
     tp->lead.ndim--;
     oari_tp_rows(tp, NULL, &rows);
     x = oar_reshape(tape, x, OAR_SHAPE(rows, shape.dim[shape.ndim - 1]));
-    return oar_tp_reduce_scatter(tape, x, tp->group, 0);
+    return oari_tp_reduce_scatter_rows(tape, x, tp->group, key);
 }
 
 oar_status oari_tp_place_rows(void *arg, const oar_tensor *x,
