@@ -246,15 +246,15 @@ static void an_optimizer_that_was_made_before_is_refused(void **state)
                          OAR_OK);
 }
 
-typedef struct batch_case {
+typedef struct samples_case {
     int sequence;
     int other_target; /* or other tokens */
-} batch_case;
+} samples_case;
 
 /* Ranks that share a model and read other samples. */
 static oar_status read_other_samples(oar_group *g, void *arg)
 {
-    const batch_case *c = arg;
+    const samples_case *c = arg;
     uint64_t other = oar_group_rank(g) == 1;
     oar_tensor *x = oar_uniform(NULL, OAR_I64, OAR_SHAPE(2, 3),
                                 c->other_target ? 1 : 1 + other, 0, 7);
@@ -284,7 +284,7 @@ static oar_status read_other_samples(oar_group *g, void *arg)
 static void ranks_that_read_other_samples_are_told(void **state)
 {
     for (int i = 0; i < 4; i++) {
-        batch_case c = { i & 1, i >> 1 };
+        samples_case c = { i & 1, i >> 1 };
 
         assert_int_equal(ranks_run("sim", 2, NULL, read_other_samples, &c),
                          OAR_OK);
