@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch as a peer: in a Debian sid root, or by a python that has it; and runs of
-programs that end in time. For bench/compare-fsdp and bench/compare-tp."""
+programs that end in time. For bench/compare-fsdp, bench/compare-tp and
+bench/compare-pipeline."""
 import os
 import shutil
 import signal
