@@ -81,7 +81,7 @@ static void any_cut_goes_on_with_anothers_checkpoint(void **state)
     run_legs(sizeof l / sizeof *l, l);
 }
 
-/* Both ends of a tied model have one table on the same rank. */
+/* Both ends of a tied model have one table on the same rank, or tied ones. */
 static void a_shared_table_is_saved_once(void **state)
 {
     piped_leg l[] = {
@@ -89,6 +89,8 @@ static void a_shared_table_is_saved_once(void **state)
           .kind = { .kind = OAR_SCHEDULE_ZB_V, .micro = 6, .tied = 1 } },
         { .ranks = 1, .kind = { .plain = 1 } },
         { .ranks = 3, .kind = { .kind = OAR_SCHEDULE_DUALPIPE_V } },
+        { .ranks = 3, .kind = { .kind = OAR_SCHEDULE_1F1B } },
+        { .ranks = 1, .kind = { .plain = 1 } },
     };
 
     run_legs(sizeof l / sizeof *l, l);

@@ -64,11 +64,13 @@ static void processes_and_recomputation_change_nothing(void **state)
         (piped_kind){ .kind = OAR_SCHEDULE_ZB_V, .micro = 4, .recompute = 1 });
 }
 
-/* One table, at both ends: on places that form a V they are on one rank. */
+/* One table, at both ends: on one rank where places form a V, else tied. */
 static void a_shared_table_is_trained_by_both_ends(void **state)
 {
     compare("sim", 2,
             (piped_kind){ .kind = OAR_SCHEDULE_ZB_V, .micro = 3, .tied = 1 });
+    compare("sim", 3,
+            (piped_kind){ .kind = OAR_SCHEDULE_1F1B, .micro = 3, .tied = 1 });
 }
 
 int main(void)

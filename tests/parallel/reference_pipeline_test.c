@@ -145,10 +145,30 @@ static oar_status make_schedule(const reference_pipe *c,
         OAR_OPTS(oar_schedule_opts, .chunks = c->stages / c->ranks), schedule);
 }
 
+/* Forward only: the outputs of all micro-batches are put together. */
+static oar_status check_outputs(const reference_pipe *c, oar_pipeline *pipe,
+                                const oar_pipeline_batch *batch, int is_last)
+{
+    oar_tensor *out = NULL;
+    float value[MOST];
+
+    CHECK_OK(oar_pipeline_eval(pipe, batch, NULL, &out));
+    CHECK((out != NULL) == is_last);
+    if (!is_last)
+        return OAR_OK;
+    CHECK(oar_tensor_shape(out).ndim == c->shape.ndim);
+    CHECK(oar_tensor_shape(out).dim[0] == c->shape.dim[0]);
+    CHECK_OK(oar_tensor_read(out, OAR_F32, value));
+    for (int i = 0; i < oar_tensor_count(out) && c->result[0] != 0; i++)
+        CHECK(value[i] == c->result[i]);
+    oar_tensor_release(out);
+    return OAR_OK;
+}
+
 static oar_status run_case(oar_group *g, void *arg)
 {
     const reference_pipe *c = arg;
-    int rank = oar_group_rank(g), stages = 0;
+    int rank = oar_group_rank(g), stages = 0, is_last;
     seen_outputs seen = { .count = 0 };
     oar_tensor *whole = new_input(c), *x = oar_cast(NULL, whole, c->dtype);
     oar_pipeline_batch batch = oar_pipeline_batch_init();
@@ -171,12 +191,14 @@ static oar_status run_case(oar_group *g, void *arg)
     batch.inputs = oar_schedule_rank_of(schedule, 0) == rank;
     batch.input = &x;
     CHECK_OK(oar_pipeline_step(pipe, &batch, &result));
-    if (oar_schedule_rank_of(schedule, c->stages - 1) == rank) {
+    is_last = oar_schedule_rank_of(schedule, c->stages - 1) == rank;
+    if (is_last) {
         CHECK(seen.count == oar_tensor_count(x));
         for (int i = 0; i < seen.count && c->result[0] != 0; i++)
             CHECK(seen.value[i] == c->result[i]);
     }
     CHECK_OK(check_gradients(c, stages, stage));
+    CHECK_OK(check_outputs(c, pipe, &batch, is_last));
     oar_pipeline_destroy(pipe);
     oar_schedule_release(schedule);
     for (int i = 0; i < stages; i++)

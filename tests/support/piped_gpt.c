@@ -127,6 +127,17 @@ static oar_status make_stages(piped_gpt *p, int rank)
     return OAR_OK;
 }
 
+/* Returns the token table of a tied model, NULL if this rank has neither end;
+ * where it has both, they share one. */
+static oar_tensor *find_table(const piped_gpt *p)
+{
+    oar_tensor *table = NULL;
+
+    for (int s = 0; s < p->stages && table == NULL; s++)
+        table = oar_module_find(p->stage[s], "tok.weight");
+    return table;
+}
+
 static oar_status make_pipeline(piped_gpt *p, oar_group *g)
 {
     oar_stage stage[PIPED_STAGES];
@@ -139,9 +150,12 @@ static oar_status make_pipeline(piped_gpt *p, oar_group *g)
         stage[i].index = p->index[i];
         stage[i].module = p->stage[i];
     }
-    return oar_pipeline_create(
+    CHECK_OK(oar_pipeline_create(
         g, p->schedule, p->stages, stage,
-        OAR_OPTS(oar_pipeline_opts, .loss = piped_gpt_loss), &p->pipe);
+        OAR_OPTS(oar_pipeline_opts, .loss = piped_gpt_loss), &p->pipe));
+    if (!p->is.tied)
+        return OAR_OK;
+    return oar_pipeline_tie(p->pipe, "tok.weight", find_table(p));
 }
 
 static oar_status run_pipeline(piped_gpt *p, oar_tensor *x, oar_tensor *y)
