@@ -156,6 +156,8 @@ typedef struct oari_engine {
     struct oari_mismatch *mismatch; /* NULL: mismatches cannot be explained */
     int halted;        /* a mismatch is open; collectives stand still */
     int restless;      /* a thread that waits must not sleep for long */
+    int quiet;         /* no other rank has to be asked what it does */
+    unsigned rounds;   /* in which something moved, of a loose group */
     oar_work *message; /* messages under way */
     int unfinished;    /* a look has ended one of them, or posted another */
     int standing;      /* of those posted: no operation, but a watch for ranks

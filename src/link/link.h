@@ -97,6 +97,9 @@ typedef struct oari_backend {
      * not now. unmoved: only if none of its data has been moved. */
     int (*withdraw)(void *self, oar_transfer *transfer, int is_send,
                     int unmoved);
+    /* Returns whether progress is needed soon even if nothing comes in: a call
+     * has to be repeated, or a host does not answer. */
+    int (*restless)(void *self);
     /* Makes sure that the end of any rank is seen without a message under way
      * with it. */
     void (*watch)(void *self);

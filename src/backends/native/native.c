@@ -126,6 +126,13 @@ static int native_withdraw(void *self, oar_transfer *t, int is_send,
     return oari_shm_base_withdraw(self, t, is_send, unmoved);
 }
 
+static int native_restless(void *self)
+{
+    native *n = self;
+
+    return n->mesh != NULL && tcp_restless(n->mesh);
+}
+
 static void native_watch(void *self)
 {
     native *n = self;
@@ -288,7 +295,8 @@ static void native_close(void *self)
     .published = native_published, .publish = native_publish,                  \
     .agreed = native_agreed, .conclude = native_conclude, .show = native_show, \
     .read = native_read, .answered = native_answered,                          \
-    .withdraw = native_withdraw, .watch = native_watch
+    .withdraw = native_withdraw, .restless = native_restless,                  \
+    .watch = native_watch
 
 const oari_backend oari_backend_native = {
     .ops = { NATIVE_OPS, .name = "native", .probe = native_probe },

@@ -160,6 +160,11 @@ static int withdraw_tcp(void *self, oar_transfer *transfer, int is_send,
     return tcp_withdraw(&((tcp *)self)->mesh, transfer, is_send, unmoved);
 }
 
+static int restless_tcp(void *self)
+{
+    return tcp_restless(&((tcp *)self)->mesh);
+}
+
 static void watch_tcp(void *self)
 {
     tcp_expect(&((tcp *)self)->mesh, &(oar_transfer){ .peer = -1 });
@@ -193,5 +198,6 @@ const oari_backend oari_backend_tcp = {
     .pid = peer_pid,
     .answered = peer_answered,
     .withdraw = withdraw_tcp,
+    .restless = restless_tcp,
     .watch = watch_tcp,
 };

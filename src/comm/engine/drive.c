@@ -21,9 +21,11 @@
 #include "comm/engine/work.h"
 
 enum {
-    YIELD_NS = 50000,        /* before going to sleep */
-    GPU_YIELD_NS = 2000000,  /* where a GPU works, which wakes no thread */
-    NAP_NS = 100000000,      /* longest sleep between two looks for faults */
+    YIELD_NS = 50000,          /* before going to sleep */
+    GPU_YIELD_NS = 2000000,    /* where a GPU works, which wakes no thread */
+    NAP_NS = 100000000,        /* longest sleep between two looks for faults */
+    QUIET_NAP_NS = 1000000000, /* the same where everything wakes the thread */
+    LOOK_ROUNDS = 256, /* in which something moved, to a look at deadlines */
     SHORT_NAP_NS = 10000000, /* longest sleep in a mismatch */
     BLIND_NAP_NS = 50000,    /* where the backend cannot wake this thread */
     PASSES = 32,             /* between two looks at the clock; */
@@ -378,23 +380,44 @@ static int64_t earlier_deadline(const oar_work *work, int64_t than)
                : than;
 }
 
-static int64_t nearest_deadline(const oari_engine *e)
+/* Returns when a message that waits is to be reported, if that is earlier. */
+static int64_t earlier_warning(const oar_group *g, const oar_work *work,
+                               int64_t than)
 {
-    int64_t nap = e->restless ? SHORT_NAP_NS : NAP_NS;
-    int64_t nearest = oari_now_ns() + nap;
+    int64_t at = work->since_ns + g->settings.stall_ms * 1000000;
+
+    return g->settings.stall_ms > 0 && !work->warned && at < than ? at : than;
+}
+
+/* Everything wakes the thread but deadlines, where only messages are under way,
+ * no caller waits for one, and other ranks need not be asked. */
+static int64_t longest_nap(const oar_group *g, int waited)
+{
+    const oari_engine *e = &g->engine;
+
+    if (!waited && e->quiet && e->busy == 0 && g->external.ops == NULL &&
+        (g->in_tree->restless == NULL || !g->in_tree->restless(g->self)))
+        return QUIET_NAP_NS;
+    return e->restless ? SHORT_NAP_NS : NAP_NS;
+}
+
+static int64_t nearest_deadline(const oar_group *g, int waited)
+{
+    const oari_engine *e = &g->engine;
+    int64_t nearest = oari_now_ns() + longest_nap(g, waited);
 
     if (e->until_ns < nearest)
         nearest = e->until_ns;
     for (int i = 0; i < e->lanes; i++)
         nearest = earlier_deadline(e->lane[i].work, nearest);
     for (const oar_work *w = e->message; w != NULL; w = w->next)
-        nearest = earlier_deadline(w, nearest);
+        nearest = earlier_warning(g, w, earlier_deadline(w, nearest));
     return nearest;
 }
 
 /* Sleeps unless something was posted that could begin now: the wake-up for it
  * may have come while the backend made progress, which consumes wake-ups. */
-static void sleep_on_backend(oar_group *g)
+static void sleep_on_backend(oar_group *g, int waited)
 {
     const oar_backend_ops *ops = g->backend;
     oari_engine *e = &g->engine;
@@ -413,7 +436,7 @@ static void sleep_on_backend(oar_group *g)
                    !(e->busy != 0 && e->alone));
     pthread_mutex_unlock(&e->lock);
     if (!could_start)
-        poll(&wait, 1, oari_deadline_left_ms(nearest_deadline(e)));
+        poll(&wait, 1, oari_deadline_left_ms(nearest_deadline(g, waited)));
 }
 
 /* Spins on, yields or sleeps, because nothing moved. The engine's thread sleeps
@@ -430,7 +453,7 @@ static void be_idle(oar_group *g, idle *i, int waited)
     if (g->external.ops != NULL && g->external.ops->wait_fd != NULL &&
         g->engine.on_gpu == 0) {
         oari_engine_look(g);
-        oari_external_sleep(g, 0, nearest_deadline(&g->engine));
+        oari_external_sleep(g, 0, nearest_deadline(g, waited));
         return;
     }
     i->passes += g->engine.lane->exec.begun ? PASSES / LONG_PASSES : 1;
@@ -449,9 +472,9 @@ static void be_idle(oar_group *g, idle *i, int waited)
     else if (g->engine.on_gpu != 0)
         nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
     else if (g->external.ops != NULL)
-        oari_external_sleep(g, now - i->since, nearest_deadline(&g->engine));
+        oari_external_sleep(g, now - i->since, nearest_deadline(g, waited));
     else if (g->shm == NULL)
-        sleep_on_backend(g);
+        sleep_on_backend(g, waited);
     else {
         /* What is posted from now on wakes this thread, and a wake-up that came
          * early is not lost: only what peers did needs another look. */
@@ -459,7 +482,7 @@ static void be_idle(oar_group *g, idle *i, int waited)
         if (oari_drive_once(g))
             oari_shm_awake(g->shm);
         else
-            oari_shm_sleep(g->shm, -1, nearest_deadline(&g->engine));
+            oari_shm_sleep(g->shm, -1, nearest_deadline(g, waited));
     }
 }
 
@@ -470,8 +493,11 @@ void oari_drive(oar_group *g, const oar_work *work, int64_t until_ns)
 
     e->until_ns = until_ns;
     for (;;) {
-        if (oari_drive_once(g))
+        if (oari_drive_once(g)) {
             i = (idle){ 0 };
+            if (g->loose && ++e->rounds % LOOK_ROUNDS == 0)
+                oari_engine_look(g);
+        }
         if (work != NULL
                 ? oari_work_is_done(work)
                 : atomic_load(&e->posted) == atomic_load(&e->watched) ||

@@ -22,6 +22,7 @@ oar_status oari_group_loosen(oar_group *g)
                          "cannot be taken back",
                          oari_group_backend_name(g));
     g->loose = 1;
+    g->engine.quiet = 1;
     /* there are no collectives to compare */
     oari_mismatch_destroy(g->engine.mismatch);
     g->engine.mismatch = NULL;
@@ -69,7 +70,7 @@ oar_status oar_work_cancel(oar_work *work, int *given_up)
                          work == NULL ? "work" : "place for the answer");
     g = work->group;
     OARI_TRY(oari_group_owned(g));
-    if (work->sequence == 0 || work->call.gpu != NULL ||
+    if (work->call.gpu != NULL ||
         (work->call.kind != OAR_COLL_SEND && work->call.kind != OAR_COLL_RECV))
         return oari_fail(OAR_E_ARG, "work_cancel of anything but one message "
                                     "on host memory");

@@ -105,6 +105,7 @@ static void update_engine(oar_group *g)
 
     g->engine.halted = d->open && !d->silent;
     g->engine.restless = d->restless || d->open;
+    g->engine.quiet = d->asked && !d->open;
 }
 
 const char *oari_mismatch_last(const oari_mismatch *mismatch, int rank)

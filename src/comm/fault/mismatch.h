@@ -35,7 +35,8 @@ void oari_mismatch_destroy(oari_mismatch *mismatch);
 int oari_mismatch_open(oar_group *group, const oari_exec *exec);
 
 /* Reads the reports of other ranks, answers questions, and ends the group when
- * a mismatch is explained. Sets the engine's `halted` and `restless`. */
+ * a mismatch is explained. Sets the engine's `halted`, `restless` and
+ * `quiet`. */
 void oari_mismatch_look(oar_group *group);
 
 /* Asks the sender of a message that did not fit for its call. The answer goes

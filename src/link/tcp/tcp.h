@@ -291,6 +291,8 @@ void tcp_check_leases(tcp_mesh *m);
  * ends. Where only one direction is cut, that is all that still gets through.
  */
 void tcp_drop_suspected(tcp_mesh *m);
+/* As restless of oari_backend (link.h). */
+int tcp_restless(const tcp_mesh *m);
 /* As pid and answered of oari_backend (link.h). */
 int64_t tcp_pid(const tcp_mesh *m, int peer);
 int64_t tcp_answered(const tcp_mesh *m, int peer);

@@ -131,6 +131,16 @@ void tcp_drop_suspected(tcp_mesh *m)
     }
 }
 
+int tcp_restless(const tcp_mesh *m)
+{
+    if (m->unsettled != 0 || m->unauthenticated != 0)
+        return 1;
+    for (const tcp_conn *c = m->conns; c != NULL; c = c->next)
+        if (c->state != TCP_UP || c->asked != 0)
+            return 1;
+    return 0;
+}
+
 /* ---- what is known of a peer --------------------------------------------- */
 
 /* On another host, or in another pid namespace, a pid means nothing. */
