@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random programs of 5 to 20 operations on DTensors, with moves between them,
- * against the same on one rank: results and gradients.
+/* Random programs of 5 to 20 operations on DTensors, of random placements on
+ * random meshes, forward and backward, against the same on one rank. A program
+ * follows from its seed, which is printed if it fails:
  *
- *     dtensor_programs_test [PROGRAMS]     (on each mesh; 12) */
+ *     OARSONG_TEST_SEED=N dtensor_programs_test     the program N alone
+ *     OARSONG_TEST_ALL=1 dtensor_programs_test      1500 of them; above 1:
+ *                                                   so many, from the seed on
+ */
 #include "support/ranks.h"
 
 #include <math.h>
@@ -12,247 +16,171 @@
 #include <oarsong/log.h>
 
 #include "parallel/dtensor/spec.h"
+#include "support/dtensor_program.h"
 #include "support/dtensor_truth.h"
-#include "support/leak_check.h"
 
-enum { MOST = 24, MOST_ELEMENTS = 60 };
+enum { A_FEW = 200, MANY = 1500 };
 
-static int programs = 12;
+/* ---- programs ------------------------------------------------------------ */
 
-/* The same values of one rank and of all. */
-typedef struct values {
-    oar_tape *tape;
-    oar_mesh *mesh;
-    uint64_t seed;
-    int count;
-    oar_tensor *whole[MOST];
-    oar_dtensor spread[MOST];
-} values;
-
-static oar_shape shape_of(const values *v, int i)
+static int write_program(dtensor_program *p)
 {
-    return oar_tensor_shape(v->whole[i]);
-}
+    int wanted = 5 + program_random(p, 16), done = 0;
 
-/* Returns another value of the same shape, or the same. */
-static int partner(values *v, int i)
-{
-    int first = truth_random(&v->seed, v->count);
+    for (int i = 0; i < 3; i++) {
+        int64_t dim[4];
+        int n = 1 + program_random(p, 4);
 
-    for (int k = 0; k < v->count; k++) {
-        int other = (first + k) % v->count;
-
-        if (oari_same_shape(shape_of(v, i), shape_of(v, other)))
-            return other;
+        for (int d = 0; d < n; d++)
+            dim[d] = 1 + program_random(p, n < 3 ? 7 : 4);
+        if (program_add_leaf(p, oar_shape_of(n, dim), 0) < 0)
+            return -1;
     }
-    return i;
-}
+    for (int tries = 0; done < wanted && tries < 200; tries++) {
+        int result = program_step(p);
 
-/* Adds a value; tanh keeps numbers small. */
-static void add(values *v, oar_tensor *whole, oar_dtensor spread)
-{
-    v->whole[v->count] = oar_tanh(v->tape, whole);
-    v->spread[v->count++] = oar_dtensor_tanh(v->tape, spread);
-}
-
-static void run_shape(values *v, int i, int kind)
-{
-    oar_tensor *a = v->whole[i];
-    oar_dtensor b = v->spread[i];
-    oar_shape shape = shape_of(v, i), to = OAR_SHAPE(-1, 1);
-    int dim = truth_random(&v->seed, 2);
-    int64_t n = shape.dim[dim];
-    int64_t first = n > 0 ? truth_random(&v->seed, (int)n) : 0;
-
-    switch (kind) {
-    case 0:
-        to.dim[1] = shape.dim[0] > 0 && shape.dim[1] > 0 ? shape.dim[0] : 1;
-        add(v, oar_reshape(v->tape, a, to),
-            oar_dtensor_reshape(v->tape, b, to));
-        break;
-    case 1:
-        add(v, oar_narrow(v->tape, a, dim, first, n - first),
-            oar_dtensor_narrow(v->tape, b, dim, first, n - first));
-        break;
-    case 2:
-        add(v, oar_slice(v->tape, a, dim, first, n, 2),
-            oar_dtensor_slice(v->tape, b, dim, first, n, 2));
-        break;
-    case 3:
-        if (n == 0)
+        if (result < 0)
+            return -1;
+        done += result;
+        if (p->values + 6 > PROGRAM_VALUES)
             break;
-        a = oar_select(v->tape, a, dim, first);
-        b = oar_dtensor_select(v->tape, b, dim, first);
-        add(v, oar_unsqueeze(v->tape, a, dim),
-            oar_dtensor_unsqueeze(v->tape, b, dim));
-        break;
-    default:
-        add(v, oar_transpose(v->tape, a, 0, 1),
-            oar_dtensor_transpose(v->tape, b, 0, 1));
     }
+    return 0;
 }
 
-static void run_pair(values *v, int i, int kind)
+/* Differs by more than 1e-11, of its size if that is above 1. */
+static int differs(const oar_tensor *a, const oar_tensor *b)
 {
-    int k = partner(v, i), dim = truth_random(&v->seed, 2);
-    oar_tensor *a = v->whole[i], *c = v->whole[k];
-    oar_dtensor b = v->spread[i], d = v->spread[k];
+    int64_t n = oar_tensor_count(b);
+    double *x, *y;
+    int result;
 
-    switch (kind) {
-    case 0:
-        add(v, oar_add(v->tape, a, c), oar_dtensor_add(v->tape, b, d));
-        break;
-    case 1:
-        add(v, oar_mul(v->tape, a, c), oar_dtensor_mul(v->tape, b, d));
-        break;
-    case 2:
-        add(v, oar_matmul(v->tape, a, oar_transpose(v->tape, c, 0, 1)),
-            oar_dtensor_matmul(v->tape, b,
-                               oar_dtensor_transpose(v->tape, d, 0, 1)));
-        break;
-    case 3:
-        if (oar_tensor_count(a) > MOST_ELEMENTS)
-            break;
-        add(v, oar_cat(v->tape, 2, (oar_tensor *[]){ a, c }, dim),
-            oar_dtensor_cat(v->tape, 2, (oar_dtensor[]){ b, d }, dim));
-        break;
-    default:
-        add(v, oar_linear(v->tape, a, c, NULL),
-            oar_dtensor_linear(v->tape, b, d, NULL));
-    }
-}
-
-static void run_reduce(values *v, int i, int kind)
-{
-    oar_dims over = OAR_DIMS(truth_random(&v->seed, 2));
-    oar_tensor *a = v->whole[i], *x;
-    oar_dtensor b = v->spread[i], y;
-
-    if (oar_tensor_count(a) == 0)
-        return;
-    x = kind == 0   ? oar_mean_over(v->tape, a, over, 1)
-        : kind == 1 ? oar_max_over(v->tape, a, over, 1)
-                    : oar_sum_over(v->tape, a, over, 1);
-    y = kind == 0   ? oar_dtensor_mean_over(v->tape, b, over, 1)
-        : kind == 1 ? oar_dtensor_max_over(v->tape, b, over, 1)
-                    : oar_dtensor_sum_over(v->tape, b, over, 1);
-    if (truth_random(&v->seed, 2)) {
-        add(v, x, y);
-        return;
-    }
-    add(v, oar_sub(v->tape, a, x), oar_dtensor_sub(v->tape, b, y));
-}
-
-static void run_one(values *v)
-{
-    int i = truth_random(&v->seed, v->count), kind = truth_random(&v->seed, 5);
-    const oar_spec *to;
-
-    switch (truth_random(&v->seed, 5)) {
-    case 0: run_shape(v, i, kind); break;
-    case 1:
-    case 2: run_pair(v, i, kind); break;
-    case 3: run_reduce(v, i, kind % 3); break;
-    default:
-        to = truth_random_spec(v->mesh, shape_of(v, i), 1, &v->seed);
-        v->spread[i] = oar_redistribute(v->tape, v->spread[i], to, NULL);
-    }
-}
-
-/* ---- one program --------------------------------------------------------- */
-
-/* The largest difference of two tensors; a large number if they are not alike.
- */
-static double difference(const oar_tensor *a, const oar_tensor *b)
-{
-    double *x, *y, most = 0;
-    int64_t n = oar_tensor_count(a);
-
-    if (a == NULL || b == NULL || oar_tensor_count(b) != n)
-        return 1e30;
-    x = malloc((size_t)(2 * n + 1) * sizeof *x);
+    if (a == NULL || b == NULL || oar_tensor_count(a) != n)
+        return 1;
+    x = malloc((size_t)n * 2 * sizeof *x + 1);
     y = x + n;
-    if (oar_tensor_read(a, OAR_F64, x) != OAR_OK ||
-        oar_tensor_read(b, OAR_F64, y) != OAR_OK)
-        most = 1e30;
-    for (int64_t i = 0; i < n; i++)
-        most = fmax(most, fabs(x[i] - y[i]) / fmax(1, fabs(y[i])));
+    result = oar_tensor_read(a, OAR_F64, x) != OAR_OK ||
+             oar_tensor_read(b, OAR_F64, y) != OAR_OK;
+    for (int64_t i = 0; i < n && !result; i++)
+        result = !(fabs(x[i] - y[i]) <= 1e-11 * fmax(1, fabs(y[i])));
     free(x);
-    return most;
+    return result;
 }
 
-/* Compares every value, and gives the sums of all of them. */
-static oar_status add_up(values *v, oar_tensor **a, oar_tensor **b)
+static oar_status complain(const dtensor_program *p, const char *what, int i)
 {
-    *a = *b = oar_zeros(v->tape, OAR_F64, OAR_SCALAR);
-    for (int i = 0; i < v->count; i++) {
-        oar_tensor *all =
-            oar_dtensor_whole(v->tape, v->spread[i], OAR_GRADS_EQUAL);
+    char spec[200] = "", text[2600];
 
-        CHECK(all != NULL && v->whole[i] != NULL);
-        CHECK(difference(all, v->whole[i]) <= 1e-11);
-        *a = oar_add(v->tape, *a, oar_sum(v->tape, v->whole[i]));
-        *b = oar_add(v->tape, *b, oar_sum(v->tape, all));
+    if (i >= 0)
+        oar_spec_text(p->value[i].spread.spec, spec, sizeof spec);
+    snprintf(text, sizeof text,
+             "OARSONG_TEST_SEED=%llu: %s of %%%d, %s, after%s: %s",
+             (unsigned long long)p->seed, what, i, spec, p->text,
+             oar_last_error_text());
+    return ranks_fail(__FILE__, __LINE__, text);
+}
+
+/* The sum of the means of all values, each times a number of its own. */
+static oar_status run_backward(dtensor_program *p)
+{
+    oar_tensor *whole = NULL, *last;
+    oar_dtensor spread = { NULL, NULL };
+
+    for (int i = 0; i < p->values; i++) {
+        double by = 1 + 0.1 * i;
+        oar_tensor *a;
+        oar_dtensor b;
+
+        if (p->value[i].is_index)
+            continue;
+        a = oar_scale(p->tape, oar_mean(p->tape, p->value[i].whole), by);
+        b = oar_dtensor_scale(
+            p->tape, oar_dtensor_mean(p->tape, p->value[i].spread), by);
+        whole = whole == NULL ? a : oar_add(p->tape, whole, a);
+        spread = spread.spec == NULL ? b : oar_dtensor_add(p->tape, spread, b);
+    }
+    last = oar_dtensor_whole(p->tape, spread, OAR_GRADS_EQUAL);
+    if (oar_backward(p->tape, whole) != OAR_OK)
+        return complain(p, "backward on one rank", -1);
+    return oar_backward(p->tape, last) == OAR_OK ? OAR_OK
+                                                 : complain(p, "backward", -1);
+}
+
+static oar_status compare(dtensor_program *p)
+{
+    for (int i = 0; i < p->values; i++) {
+        oar_tensor *all =
+            oar_dtensor_whole(NULL, p->value[i].spread, OAR_GRADS_EQUAL);
+        int wrong = differs(all, p->value[i].whole);
+
+        oar_tensor_release(all);
+        if (wrong)
+            return complain(p, "numbers", i);
+    }
+    if (run_backward(p) != OAR_OK)
+        return OAR_E_INTERNAL;
+    for (int i = 0; i < p->values; i++) {
+        const program_value *v = &p->value[i];
+        oar_tensor *wanted;
+        int wrong;
+
+        if (!v->is_leaf || v->is_index)
+            continue;
+        wanted = truth_part(oar_tensor_grad(v->whole),
+                            oari_spec_of_grad(v->spread.spec), 0);
+        wrong = differs(oar_tensor_grad(v->spread.local), wanted);
+        oar_tensor_release(wanted);
+        if (wrong)
+            return complain(p, "gradient", i);
     }
     return OAR_OK;
 }
 
 static oar_status run_program(oar_mesh *mesh, uint64_t seed)
 {
-    values v = { .mesh = mesh, .seed = seed };
-    const oar_shape shape[2] = { OAR_SHAPE(5, 3), OAR_SHAPE(4, 6) };
-    oar_tensor *leaf[2], *part[2], *a, *b;
-    const oar_spec *spec[2];
-    int steps;
+    dtensor_program *p = calloc(1, sizeof *p);
+    oar_status status;
 
-    CHECK_OK(oar_tape_create(&v.tape));
-    for (int i = 0; i < 2; i++) {
-        leaf[i] = oar_normal(NULL, OAR_F64, shape[i], seed + (uint64_t)i, 0, 1);
-        spec[i] = truth_random_spec(mesh, shape[i], 1, &v.seed);
-        part[i] = truth_part(leaf[i], spec[i], seed);
-        CHECK_OK(oar_tensor_require_grad(leaf[i], 1));
-        CHECK_OK(oar_tensor_require_grad(part[i], 1));
-        v.whole[v.count] = leaf[i];
-        v.spread[v.count++] = oar_dtensor_from_local(part[i], spec[i]);
-    }
-    steps = 5 + truth_random(&v.seed, 16);
-    for (int i = 0; i < steps && v.count < MOST; i++)
-        run_one(&v);
-    CHECK_OK(add_up(&v, &a, &b));
-    CHECK_OK(oar_backward(v.tape, a));
-    CHECK_OK(oar_backward(v.tape, b));
-    for (int i = 0; i < 2; i++) {
-        oar_tensor *want =
-            truth_part(oar_tensor_grad(leaf[i]), oari_spec_of_grad(spec[i]), 0);
-
-        CHECK(difference(oar_tensor_grad(part[i]), want) <= 1e-11);
-        oar_tensor_release(want);
-    }
-    oar_tape_destroy(v.tape);
-    for (int i = 0; i < 2; i++) {
-        oar_tensor_release(leaf[i]);
-        oar_tensor_release(part[i]);
-    }
-    return OAR_OK;
+    p->seed = seed;
+    p->state = seed * 0x9e3779b97f4a7c15u + 12345;
+    p->mesh = mesh;
+    CHECK_OK(oar_tape_create(&p->tape));
+    status = write_program(p) == 0 ? compare(p)
+                                   : complain(p, "failure", p->values - 1);
+    oar_tape_destroy(p->tape);
+    for (int i = 0; i < p->values; i++)
+        if (p->value[i].is_leaf) {
+            oar_tensor_release(p->value[i].whole);
+            oar_tensor_release(p->value[i].spread.local);
+        }
+    free(p);
+    return status;
 }
 
 /* ---- many ---------------------------------------------------------------- */
 
-typedef struct mesh_case {
-    int dims, size[3], ranks;
-} mesh_case;
+typedef struct programs {
+    int dims, size[3];
+    uint64_t first, end, every;
+} programs;
 
+/* A mesh keeps what it has decided, so it is made anew now and then. */
 static oar_status run_programs(oar_group *world, void *arg)
 {
-    const mesh_case *c = arg;
+    const programs *all = arg;
     oar_mesh *mesh = NULL;
+    int ran = 0;
 
-    CHECK_OK(oar_mesh_create(world, c->dims, c->size, NULL, NULL, &mesh));
-    for (int i = 0; i < programs; i++)
-        if (run_program(mesh, (uint64_t)(c->ranks * 1000000 + i)) != OAR_OK) {
-            printf("program %d on %d ranks\n", i, c->ranks);
-            return OAR_E_DATA;
+    for (uint64_t seed = all->first; seed < all->end; seed += all->every) {
+        if (ran++ % 20 == 0) {
+            oar_mesh_release(mesh);
+            mesh = NULL;
+            CHECK_OK(oar_mesh_create(world, all->dims, all->size, NULL, NULL,
+                                     &mesh));
         }
+        if (run_program(mesh, seed) != OAR_OK)
+            return OAR_E_INTERNAL;
+    }
     oar_mesh_release(mesh);
     return OAR_OK;
 }
@@ -261,28 +189,47 @@ static void say_nothing(void *arg, oar_log_level level, const char *line)
 {
 }
 
-static void programs_give_what_one_rank_gives(void **state)
+static void random_programs_are_those_of_one_rank(void **state)
 {
-    mesh_case cases[] = { { 1, { 1 }, 1 },       { 1, { 2 }, 2 },
-                          { 1, { 3 }, 3 },       { 2, { 2, 2 }, 4 },
-                          { 2, { 3, 2 }, 6 },    { 1, { 7 }, 7 },
-                          { 3, { 2, 2, 2 }, 8 }, { 2, { 5, 1 }, 5 } };
+    static const struct {
+        int dims, size[3];
+    } mesh[] = {
+        { 1, { 2 } }, { 2, { 2, 2 } },    { 1, { 3 } },    { 2, { 3, 2 } },
+        { 1, { 1 } }, { 3, { 2, 2, 2 } }, { 1, { 5 } },    { 2, { 1, 4 } },
+        { 1, { 8 } }, { 3, { 2, 1, 3 } }, { 2, { 2, 4 } }, { 1, { 7 } },
+    };
+    uint64_t meshes = sizeof mesh / sizeof *mesh;
+    const char *seed = getenv("OARSONG_TEST_SEED");
+    const char *all = getenv("OARSONG_TEST_ALL");
+    uint64_t first = seed != NULL ? strtoull(seed, NULL, 10) : 0;
+    uint64_t count = seed != NULL ? 1 : A_FEW;
 
+    if (all != NULL)
+        count = strtoull(all, NULL, 10) > 1 ? strtoull(all, NULL, 10) : MANY;
     oar_log_to(say_nothing, NULL, OAR_LOG_WARN);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_int_equal(
-            ranks_run("sim", cases[i].ranks, NULL, run_programs, &cases[i]),
-            OAR_OK);
+    for (uint64_t i = 0; i < meshes; i++) {
+        programs p = { .dims = mesh[i].dims };
+        int ranks = 1;
+
+        for (int m = 0; m < p.dims; m++) {
+            p.size[m] = mesh[i].size[m];
+            ranks *= p.size[m];
+        }
+        p.first = first + (i + meshes - first % meshes) % meshes;
+        p.end = first + count;
+        p.every = meshes;
+        if (p.first < p.end)
+            assert_int_equal(ranks_run("sim", ranks, NULL, run_programs, &p),
+                             OAR_OK);
+    }
     oar_log_to(NULL, NULL, OAR_LOG_OFF);
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(programs_give_what_one_rank_gives),
+        cmocka_unit_test(random_programs_are_those_of_one_rank),
     };
 
-    if (argc > 1)
-        programs = atoi(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
