@@ -353,6 +353,8 @@ int tool_bench(int argc, char **argv)
 
     if (argc > 1 && strcmp(argv[1], "--help") == 0)
         return bench_usage();
+    if (argc > 1 && strcmp(argv[1], "rpc") == 0)
+        return bench_rpc(argc - 1, argv + 1);
     if (!bench_read_options(&p, argc, argv))
         return TOOL_USAGE;
     if (p.gpu && p.backend == NULL)

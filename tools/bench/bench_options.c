@@ -13,8 +13,10 @@ int bench_usage(void)
     for (int k = 0; k < BENCH_KINDS; k++)
         printf(" %s", bench_kind_name((bench_kind)k));
     printf(
-        "\n(p2p: a ping-pong, one way; stream: many messages from rank 0 to "
-        "rank 1).\nWhere OARSONG_RANK and OARSONG_SIZE are set, it starts "
+        " rpc\n(p2p: a ping-pong, one way; stream: many messages from rank 0 "
+        "to "
+        "rank 1;\nrpc: calls, see oarsong bench rpc --help).\nWhere "
+        "OARSONG_RANK and OARSONG_SIZE are set, it starts "
         "no ranks and is one rank\nof that job; all ranks must get the same "
         "options.\n\n"
         "  --ranks N         processes to start (2)\n"
