@@ -193,6 +193,38 @@ OAR_API oar_status oar_pipeline_tie_at(const char *file, int line,
                                        oar_pipeline *pipeline, const char *name,
                                        oar_tensor *param);
 
+/* ---- figures ------------------------------------------------------------- */
+
+/* Of the last step, or the last oar_pipeline_eval, on this rank. */
+typedef struct oar_pipeline_stats {
+    size_t size;
+    uint64_t steps;        /* so far, evaluations included */
+    double step_s;         /* from the exchange before it to that after it */
+    double busy_s, wait_s; /* of that, in stages, and for messages */
+    double bubble;         /* the part of ranks x step_s in which ranks were not
+                              in stages */
+    uint64_t sent_bytes;
+    int messages;        /* that it sent */
+    int in_flight;       /* most micro-batches, each counted once for each stage
+                            it was in */
+    uint64_t most_bytes; /* most that tapes had in use between two actions, in
+                            the first steps with inputs of a shape */
+} oar_pipeline_stats;
+OAR_OPTS_INIT(oar_pipeline_stats);
+OAR_API oar_status oar_pipeline_read_stats(const oar_pipeline *pipeline,
+                                           oar_pipeline_stats *stats);
+
+/* Gives what the actions of all stages took in the last step, in seconds and
+ * bytes, for oar_schedule_check (which says what time and bubble the step
+ * should have had), _best and _draw. A B is given as two equal halves; `half`
+ * is 0 for a stage that had no I. hop is 0. All ranks call it. The arrays are
+ * borrowed until the next call, or until the pipeline is destroyed. */
+#define oar_pipeline_cost(pipeline, cost) \
+    oar_pipeline_cost_at(OAR_HERE, pipeline, cost)
+OAR_API oar_status oar_pipeline_cost_at(const char *file, int line,
+                                        oar_pipeline *pipeline,
+                                        oar_schedule_cost *cost);
+
 OAR_END_DECLS
 
 #endif

@@ -61,6 +61,11 @@ OAR_API int oar_tape_rebuild(oar_tape *tape, int on);
  * 0 for NULL. */
 OAR_API size_t oar_tape_share(oar_tape *tape, size_t least_bytes);
 
+/* Returns the bytes of all results, and of all that operations have saved or
+ * computed for backward, that are on the tape now. Memory that it has for reuse
+ * does not count. 0 for NULL. Takes time with the number of operations. */
+OAR_API size_t oar_tape_bytes(const oar_tape *tape);
+
 /* Fills the gradients of everything that `loss`, a single number, was computed
  * from: leaves that require one, added to what they hold. What was saved for
  * backward and the results themselves are given back as it consumes them, so a

@@ -16,7 +16,7 @@
 
 typedef enum wrapper { DDP, FSDP, FSDP_GATHERED, WRAPPERS } wrapper;
 
-typedef struct mesh_case {
+typedef struct replica_case {
     staged_case net;
     oar_schedule_kind kind;
     int ranks; /* of the pipeline */
@@ -24,7 +24,7 @@ typedef struct mesh_case {
     int recompute;
     const char *text; /* of the schedule, instead of a kind */
     oar_module *wanted[STAGED_MOST];
-} mesh_case;
+} replica_case;
 
 /* A stage, wrapped, and what steps it. */
 typedef struct wrapped {
@@ -32,7 +32,8 @@ typedef struct wrapped {
     oar_optim *optim;
 } wrapped;
 
-static oar_status wrap(const mesh_case *c, oar_group *dp, int index, wrapped *w)
+static oar_status wrap(const replica_case *c, oar_group *dp, int index,
+                       wrapped *w)
 {
     oar_module *inner = staged_net_stage(c->net.kind, index);
     int count = 0;
@@ -55,7 +56,7 @@ static oar_status wrap(const mesh_case *c, oar_group *dp, int index, wrapped *w)
 }
 
 /* Compares the parameters with those of one process, and over replicas. */
-static oar_status compare(const mesh_case *c, oar_group *dp, int index,
+static oar_status compare(const replica_case *c, oar_group *dp, int index,
                           const wrapped *w)
 {
     const oar_module *wanted = c->wanted[index];
@@ -90,7 +91,7 @@ static oar_status compare(const mesh_case *c, oar_group *dp, int index,
     return OAR_OK;
 }
 
-static oar_status train(const mesh_case *c, oar_pipeline *pipe, int replica,
+static oar_status train(const replica_case *c, oar_pipeline *pipe, int replica,
                         int first, int last, const wrapped *w, int stages)
 {
     for (int k = 0; k < c->net.steps; k++) {
@@ -114,7 +115,7 @@ static oar_status train(const mesh_case *c, oar_pipeline *pipe, int replica,
     return OAR_OK;
 }
 
-static oar_status make_schedule(const mesh_case *c, oar_schedule **schedule)
+static oar_status make_schedule(const replica_case *c, oar_schedule **schedule)
 {
     if (c->text != NULL)
         return oar_schedule_parse(c->text, strlen(c->text), NULL, schedule);
@@ -124,7 +125,7 @@ static oar_status make_schedule(const mesh_case *c, oar_schedule **schedule)
 static oar_status run_on_mesh(oar_group *g, void *arg)
 {
     static const char *const name[] = { "dp", "pp" };
-    const mesh_case *c = arg;
+    const replica_case *c = arg;
     int size[2] = { c->net.replicas, c->ranks }, rank, stages = 0;
     oar_stage stage[STAGED_MOST];
     wrapped w[STAGED_MOST];
@@ -165,7 +166,7 @@ static oar_status run_on_mesh(oar_group *g, void *arg)
     return OAR_OK;
 }
 
-static void try_case(mesh_case c, const char *backend)
+static void try_case(replica_case c, const char *backend)
 {
     oar_schedule *schedule;
     double loss;
@@ -194,7 +195,7 @@ static void replicas_train_as_one_process(void **state)
 
     for (int w = 0; w < WRAPPERS; w++)
         for (int k = 0; k < 3; k++) {
-            mesh_case c = { .kind = kind[k], .wrapper = (wrapper)w };
+            replica_case c = { .kind = kind[k], .wrapper = (wrapper)w };
 
             c.net.micro = 4;
             c.ranks = k == 2 ? 3 : 2;
@@ -208,7 +209,7 @@ static void replicas_train_as_one_process(void **state)
 /* Backward in halves over what is recomputed. */
 static void recomputed_stages_are_reduced(void **state)
 {
-    mesh_case c = { .kind = OAR_SCHEDULE_ZB_H1, .ranks = 2, .recompute = 1 };
+    replica_case c = { .kind = OAR_SCHEDULE_ZB_H1, .ranks = 2, .recompute = 1 };
 
     c.net.micro = 4;
     c.net.replicas = 2;
@@ -217,9 +218,10 @@ static void recomputed_stages_are_reduced(void **state)
 
 static void a_schedule_says_where_to_reduce(void **state)
 {
-    mesh_case c = { .ranks = 2,
-                    .text = "0UNSHARD,0F0,0F1,0B0,0B1,0REDUCE_GRAD,0RESHARD\n"
-                            "1F0,1B0,1F1,1B1,1REDUCE_GRAD\n" };
+    replica_case c = { .ranks = 2,
+                       .text =
+                           "0UNSHARD,0F0,0F1,0B0,0B1,0REDUCE_GRAD,0RESHARD\n"
+                           "1F0,1B0,1F1,1B1,1REDUCE_GRAD\n" };
 
     c.net.replicas = 2;
     for (int w = 0; w < WRAPPERS; w++) {

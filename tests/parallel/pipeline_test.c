@@ -157,11 +157,48 @@ static void processes_train_as_one(void **state)
         }
 }
 
+static void many_ranks_and_texts_train_as_one(void **state)
+{
+    static const pipe_case list[] = {
+        { .kind = OAR_SCHEDULE_1F1B, .ranks = 8, .net.micro = 5 },
+        { .kind = OAR_SCHEDULE_ZB_V, .ranks = 8, .net.micro = 9 },
+        { .kind = OAR_SCHEDULE_INTERLEAVED,
+          .ranks = 2,
+          .chunks = 3,
+          .net.micro = 5 },
+        { .kind = OAR_SCHEDULE_1F1B,
+          .ranks = 3,
+          .recompute = 1,
+          .net.micro = 4 },
+        { .kind = OAR_SCHEDULE_ZB_H1,
+          .ranks = 3,
+          .recompute = 1,
+          .net.micro = 4 },
+        /* a stage with two neighbours on one rank, messages given, W late */
+        { .ranks = 2,
+          .net.micro = 2,
+          .text = "0F0,0SEND_F0,0F1,0SEND_F1,2RECV_F0,2F0,2I0,2SEND_B0,"
+                  "2RECV_F1,2F1,2I1,2SEND_B1,0RECV_B0,0I0,0RECV_B1,0I1,"
+                  "2W0,2W1,0W0,0W1\n"
+                  "1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1,1RECV_B0,"
+                  "1B0,1SEND_B0,1RECV_B1,1B1,1SEND_B1\n" },
+    };
+
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        pipe_case c = list[i];
+
+        c.net.kind = STAGED_MLP;
+        c.net.rows = 2 * c.net.micro + 1;
+        compare(&c, "sim");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_trains_as_one_process),
         cmocka_unit_test(processes_train_as_one),
+        cmocka_unit_test(many_ranks_and_texts_train_as_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

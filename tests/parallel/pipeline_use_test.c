@@ -321,6 +321,54 @@ static void a_step_allocates_nothing(void **state)
                          OAR_OK);
 }
 
+/* What is measured lets the schedule's judge say time and memory. */
+static oar_status compare_figures(oar_group *g, void *arg)
+{
+    oar_schedule_kind kind = *(oar_schedule_kind *)arg;
+    oar_pipeline_stats stats = oar_pipeline_stats_init();
+    oar_schedule_report report = oar_schedule_report_init();
+    uint64_t least = UINT64_MAX, most = 0, promised;
+    oar_schedule_cost cost;
+    int ranks = oar_group_size(g);
+    small s;
+
+    CHECK_OK(small_open(&s, g, kind));
+    for (int k = 0; k < 2; k++)
+        CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
+    CHECK_OK(oar_pipeline_read_stats(s.pipe, &stats));
+    CHECK_OK(oar_pipeline_cost(s.pipe, &cost));
+    CHECK(stats.steps == 2 && stats.busy_s > 0 && stats.step_s > stats.busy_s);
+    CHECK(stats.bubble > 0 && stats.bubble < 1);
+    CHECK(stats.messages ==
+          4 * ((oar_group_rank(g) > 0) + (oar_group_rank(g) < ranks - 1)));
+    for (int k = 0; k < ranks; k++) {
+        CHECK(cost.forward[k] > 0 && cost.inputs[k] > 0 && cost.weights[k] > 0);
+        CHECK(cost.held[k] > 0 && cost.message[k] == 3 * WIDTH * 4);
+        CHECK((cost.half[k] > 0) == (kind == OAR_SCHEDULE_ZB_H1));
+        least = cost.held[k] < least ? cost.held[k] : least;
+    }
+    cost.message = NULL;
+    CHECK_OK(oar_schedule_check(s.schedule, &cost, &report));
+    CHECK(report.time > 0 && report.time < 1.01 * ranks * stats.step_s);
+    most = stats.most_bytes;
+    CHECK_OK(
+        oar_all_reduce(g, oar_span_of(&most, 1, OAR_U64), OAR_MAX, NULL, NULL));
+    promised = report.most_bytes;
+    CHECK(most <= promised && most + least > promised * 9 / 10);
+    small_close(&s);
+    return OAR_OK;
+}
+
+static void a_step_is_measured(void **state)
+{
+    oar_schedule_kind list[] = { OAR_SCHEDULE_1F1B, OAR_SCHEDULE_ZB_H1,
+                                 OAR_SCHEDULE_GPIPE };
+
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(ranks_run("sim", 3, NULL, compare_figures, &list[i]),
+                         OAR_OK);
+}
+
 /* ---- tied parameters ----------------------------------------------------- */
 
 /* The last stage's second layer is the first stage's: 30 steps of SGD leave the
@@ -597,6 +645,7 @@ int main(void)
         cmocka_unit_test(stages_are_connected_in_any_way),
         cmocka_unit_test(evaluation_gives_outputs_and_loss),
         cmocka_unit_test(a_step_allocates_nothing),
+        cmocka_unit_test(a_step_is_measured),
         cmocka_unit_test(a_tied_parameter_stays_one),
         cmocka_unit_test(what_does_not_fit_is_refused_on_all_ranks),
         cmocka_unit_test(a_failing_stage_is_named_everywhere),

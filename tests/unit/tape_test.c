@@ -96,6 +96,30 @@ static void storage_that_no_step_needs_any_more_is_given_back(void **state)
     oar_tape_destroy(tape);
 }
 
+static void a_tape_counts_what_it_has_in_use(void **state)
+{
+    oar_tensor *x = oar_ones(NULL, OAR_F32, OAR_SHAPE(1000)), *y;
+    oar_tape *tape;
+    size_t one;
+
+    OK(oar_tape_create(&tape));
+    OK(oar_tensor_require_grad(x, 1));
+    assert_int_equal(oar_tape_bytes(NULL), 0);
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(oar_tape_bytes(tape), 0);
+        y = oar_exp(tape, x);
+        one = oar_tape_bytes(tape);
+        assert_in_range(one, 4000, 8000);
+        y = oar_reshape(tape, y, OAR_SHAPE(10, 100)); /* a view */
+        assert_int_equal(oar_tape_bytes(tape), one);
+        assert_non_null(oar_exp(tape, y));
+        assert_int_equal(oar_tape_bytes(tape), 2 * one);
+        oar_tape_reset(tape);
+    }
+    oar_tape_destroy(tape);
+    oar_tensor_release(x);
+}
+
 static void a_result_kept_over_reset_is_a_plain_tensor(void **state)
 {
     oar_tape *tape = new_tape();
@@ -1030,6 +1054,7 @@ int main(void)
         cmocka_unit_test(the_tape_owns_results_and_reset_gives_them_up),
         cmocka_unit_test(storage_that_is_referenced_is_never_recycled),
         cmocka_unit_test(storage_that_no_step_needs_any_more_is_given_back),
+        cmocka_unit_test(a_tape_counts_what_it_has_in_use),
         cmocka_unit_test(a_result_kept_over_reset_is_a_plain_tensor),
         cmocka_unit_test(a_result_used_after_reset_is_refused),
         cmocka_unit_test(while_recording_is_off_nothing_is_recorded),

@@ -117,7 +117,7 @@ oar_status oar_pipeline_create_at(const char *file, int line, oar_group *group,
                          group == NULL ? "group" : "place for it");
     p = oari_alloc(1, sizeof *p);
     if (p == NULL)
-        return OAR_E_NOMEM;
+        return oari_agree_on_status(group, OAR_E_NOMEM, "pipeline_create");
     p->rank = oar_group_rank(group);
     p->ranks = oar_group_size(group);
     status = take_arguments(p, schedule, stages, stage, opts);
@@ -168,10 +168,23 @@ void oar_pipeline_destroy(oar_pipeline *p)
     oari_free(p->loss);
     oari_free(p->told);
     oari_free(p->out);
+    oari_free(p->cost);
+    oari_free(p->cost_bytes);
     oari_free(p);
 }
 
 /* ---- failing ------------------------------------------------------------- */
+
+oar_status oari_pipeline_give_up(oar_pipeline *p)
+{
+    oar_error why = *oar_last_error();
+
+    oar_group_abort(p->group, why.text);
+    p->over = 1;
+    oari_stages_give_up(p);
+    oari_flights_reset(p);
+    return oari_fail_with(&why);
+}
 
 static const char *act_name(oar_act act)
 {

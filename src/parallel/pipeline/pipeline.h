@@ -10,6 +10,7 @@
  *   pipeline_step.c      a step: batch, agreement, result
  *   pipeline_reduce.c    stages that DDP or FSDP wraps
  *   pipeline_tie.c       parameters that stages have in common
+ *   pipeline_stats.c     times and memory of the last step
  *
  * A rank never waits for a send that its receiver may not have a receive for
  * yet: the schedule's judge counts only waits for data. */
@@ -23,7 +24,10 @@
 
 #include "base/vec.h"
 
-enum { OARI_TENSORS = OAR_STAGE_TENSORS };
+enum {
+    OARI_TENSORS = OAR_STAGE_TENSORS,
+    OARI_COMPUTATIONS = OAR_ACT_W + 1 /* F, B, I, W */
+};
 
 /* Dtype and shape of a tensor between stages. */
 typedef struct oari_flow_spec {
@@ -56,10 +60,10 @@ typedef struct oari_input_grads {
 } oari_input_grads;
 
 /* What comes from other ranks for a stage's F. */
-typedef struct oari_arrival {
+typedef struct oari_stage_inputs {
     oar_storage *in[OARI_TENSORS];
     oar_work *came[OARI_TENSORS];
-} oari_arrival;
+} oari_stage_inputs;
 
 /* A micro-batch in flight in a stage: from F to B or W. */
 typedef struct oari_flight {
@@ -80,12 +84,15 @@ typedef struct oari_pipe_stage {
     int *micro_at; /* of each turn */
     int flights, arrivals, grads; /* how many of each there are at once */
     oari_flight *flight;
-    oari_arrival *arrival;
+    oari_stage_inputs *arrival;
     oari_input_grads *grad;
     int warned;            /* of an input without a gradient */
     int64_t last_backward; /* where in the row; REDUCE_GRAD comes instead */
     int local;             /* a wrapper does not reduce at the moment */
     int reducing;          /* DDP's reductions are under way */
+    double time[OARI_COMPUTATIONS]; /* of the last step, all micro-batches */
+    int runs[OARI_COMPUTATIONS];
+    uint64_t held, half; /* most bytes of a tape after F, after I */
 } oari_pipe_stage;
 
 /* A tensor that is sent in a forward without backward, until it has arrived. */
@@ -135,9 +142,13 @@ struct oar_pipeline {
     int training;
     double weights; /* sum */
     double *weight, *loss;
-    double busy_s, wait_s;
+    double step_s, busy_s, wait_s, all_busy_s;
     uint64_t sent_bytes;
-    int messages;
+    int messages, in_flight;
+    int measuring; /* memory, too */
+    uint64_t most_bytes;
+    double *cost; /* for the caller: rows of all stages, then columns */
+    uint64_t *cost_bytes;
     OARI_VEC(oari_tie) tie;
     OARI_VEC(oari_kept_output) kept;
     oar_tensor **out; /* of the last stage, without backward: in `kept` */
@@ -172,7 +183,8 @@ static inline oari_flight *oari_flight_of(const oari_pipe_stage *s, int micro)
     return &s->flight[s->turn[micro] % s->flights];
 }
 
-static inline oari_arrival *oari_arrival_of(const oari_pipe_stage *s, int micro)
+static inline oari_stage_inputs *oari_inputs_of(const oari_pipe_stage *s,
+                                                int micro)
 {
     return &s->arrival[s->turn[micro] % s->arrivals];
 }
@@ -187,6 +199,9 @@ static inline oari_input_grads *oari_grads_of(const oari_pipe_stage *s,
  * error of this status; an abort by another rank, which names its own, stays as
  * it is. Returns the status. */
 oar_status oari_pipeline_failed(const oar_action *action, oar_status status);
+/* Ends the pipeline on all ranks, for a failure that they do not know of: the
+ * last error, which is returned. */
+oar_status oari_pipeline_give_up(oar_pipeline *p);
 /* Returns why a function of the caller's gave NULL. */
 oar_status oari_why_nothing(void);
 /* Writes an action in the notation of schedules: "1SEND_F3". */
@@ -253,6 +268,8 @@ oar_status oari_run_row(oar_pipeline *p);
 
 /* ---- pipeline_reduce.c --------------------------------------------------- */
 
+/* Checks that a stage can run with its wrapper. */
+oar_status oari_stage_check_wrapper(const oari_pipe_stage *s);
 /* From here on wrapped stages do not reduce. */
 oar_status oari_stages_begin(oar_pipeline *p);
 /* Reduces what a stage has added up; DDP only begins to. */
@@ -269,5 +286,12 @@ oar_status oari_stage_unshard(oari_pipe_stage *s, int whole);
 oar_status oari_ties_begin(oar_pipeline *p);
 oar_status oari_ties_sum(oar_pipeline *p);
 void oari_ties_free(oar_pipeline *p);
+
+/* ---- pipeline_stats.c ---------------------------------------------------- */
+
+void oari_stats_begin(oar_pipeline *p);
+/* Notes an action that computes. */
+void oari_stats_note(oar_pipeline *p, oari_pipe_stage *s,
+                     const oar_action *action, double waited_s, double took_s);
 
 #endif

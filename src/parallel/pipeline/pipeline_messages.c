@@ -62,7 +62,7 @@ static int input_is_meant(const oar_pipeline *p, int stage, int input,
 oar_status oari_receive_inputs(oar_pipeline *p, oari_pipe_stage *s, int micro)
 {
     oar_action a = { s->index, OAR_ACT_RECV_F, micro, 0 };
-    oari_arrival *in = oari_arrival_of(s, micro);
+    oari_stage_inputs *in = oari_inputs_of(s, micro);
 
     for (int i = 0; s->index > 0 && i < s->given.inputs; i++) {
         int from = p->wiring[s->index].from_stage[i];

@@ -18,6 +18,16 @@ static oari_fsdp *fsdp_of(const oari_pipe_stage *s)
     return s->given.module != NULL ? oari_fsdp_of(s->given.module) : NULL;
 }
 
+oar_status oari_stage_check_wrapper(const oari_pipe_stage *s)
+{
+    if (fsdp_of(s) != NULL && s->given.recompute)
+        return oari_fail(OAR_E_UNSUPPORTED,
+                         "pipeline_create: stage %d is wrapped by FSDP, which "
+                         "cannot be recomputed as a whole: recompute its parts",
+                         s->index);
+    return OAR_OK;
+}
+
 oar_status oari_stages_begin(oar_pipeline *p)
 {
     for (int i = 0; i < p->stages; i++) {

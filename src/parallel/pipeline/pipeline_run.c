@@ -80,7 +80,7 @@ static oar_status gather_inputs(oar_pipeline *p, oari_pipe_stage *s,
             f->input[i] = take_over(p, s, f, micro, i);
         else
             f->input[i] = make_input(p, s, f, micro, i,
-                                     oari_arrival_of(s, micro)->in[i], 0);
+                                     oari_inputs_of(s, micro)->in[i], 0);
         if (f->input[i] == NULL)
             return oar_last_error()->status;
     }
@@ -282,7 +282,7 @@ static oar_status compute_weights(oar_pipeline *p, oari_flight *f)
 
 static oar_status wait_for_inputs(oari_pipe_stage *s, int micro)
 {
-    oari_arrival *in = oari_arrival_of(s, micro);
+    oari_stage_inputs *in = oari_inputs_of(s, micro);
 
     for (int i = 0; i < s->given.inputs; i++)
         OARI_TRY(oari_wait_for_message(&in->came[i]));
@@ -341,8 +341,8 @@ static oar_status run_computation(oar_pipeline *p, oari_pipe_stage *s,
         OARI_TRY(compute_weights(p, f));
     else
         OARI_TRY(compute_backward(p, s, f, a));
-    p->wait_s += (double)(ready - begun) * 1e-9;
-    p->busy_s += (double)(oari_now_ns() - ready) * 1e-9;
+    oari_stats_note(p, s, a, (double)(ready - begun) * 1e-9,
+                    (double)(oari_now_ns() - ready) * 1e-9);
     return post_after(p, s, a);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "parallel/pipeline/pipeline.h"
+#include "parallel/reducer/agreement.h"
 
 /* What a rank tells of a stage. */
 typedef struct found {
@@ -173,8 +174,8 @@ oar_status oari_find_shapes(oar_pipeline *p)
     oari_free(p->spec);
     p->spec = oari_alloc((size_t)p->classes * (size_t)p->total * OARI_TENSORS,
                          sizeof *p->spec);
-    if (p->spec == NULL)
-        return OAR_E_NOMEM;
+    OARI_TRY(oari_agree_on_status(
+        p->group, p->spec != NULL ? OAR_OK : OAR_E_NOMEM, "pipeline_step"));
     for (int m = 0; m < p->micro; m++) {
         if (p->class_of[m] != next)
             continue;

@@ -224,6 +224,7 @@ static oar_status prepare(oar_pipeline *p, uint64_t signature)
     status = oari_flights_fill(p);
     OARI_TRY(oari_agree_on_status(p->group, status, "pipeline_step"));
     p->signature = signature;
+    p->measuring = 1;
     return OAR_OK;
 }
 
@@ -271,20 +272,9 @@ static oar_status finish(oar_pipeline *p, oar_pipeline_result *result)
                             NULL));
     result->loss = sum[0];
     result->weight = sum[1];
+    p->all_busy_s = sum[2];
     result->losses = has_stage(p, p->total - 1) ? p->loss : NULL;
     return OAR_OK;
-}
-
-/* A failure that other ranks do not know of yet ends the pipeline on all. */
-static oar_status give_up(oar_pipeline *p)
-{
-    oar_error why = *oar_last_error();
-
-    oar_group_abort(p->group, why.text);
-    p->over = 1;
-    oari_stages_give_up(p);
-    oari_flights_reset(p);
-    return oari_fail_with(&why);
 }
 
 static oar_status begin_training(oar_pipeline *p)
@@ -297,11 +287,10 @@ static oar_status run_batch(oar_pipeline *p, const oar_pipeline_batch *batch,
                             oar_status status, oar_pipeline_result *result)
 {
     uint64_t signature = 0;
+    int64_t begun;
 
     p->batch = batch;
-    p->busy_s = p->wait_s = 0;
-    p->sent_bytes = 0;
-    p->messages = 0;
+    oari_stats_begin(p);
     status = exchange(p, batch, status, &signature);
     if (status == OAR_OK)
         status = prepare(p, signature);
@@ -310,10 +299,13 @@ static oar_status run_batch(oar_pipeline *p, const oar_pipeline_batch *batch,
         p->over = oar_group_fault(p->group, NULL) != OAR_OK;
         return oari_fail_with(&why);
     }
+    begun = oari_now_ns();
     weigh(p);
     if ((p->training && begin_training(p) != OAR_OK) ||
         oari_run_row(p) != OAR_OK || finish(p, result) != OAR_OK)
-        return give_up(p);
+        return oari_pipeline_give_up(p);
+    p->step_s = (double)(oari_now_ns() - begun) * 1e-9;
+    p->measuring = 0;
     p->steps++;
     return OAR_OK;
 }

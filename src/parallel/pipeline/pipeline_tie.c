@@ -80,15 +80,12 @@ static oar_status compare_told(const oar_pipeline *p, const char *name,
 }
 
 static oar_status exchange(oar_pipeline *p, const char *name, oar_tensor *param,
-                           int *holders)
+                           tie_told *told, int *holders)
 {
-    tie_told mine = { .holds = param != NULL }, *told;
+    tie_told mine = { .holds = param != NULL };
     oar_status status = check_param(name, param);
     oar_error why = *oar_last_error();
 
-    told = oari_alloc((size_t)p->ranks, sizeof *told);
-    if (told == NULL)
-        return OAR_E_NOMEM;
     mine.status = (int64_t)status;
     for (const char *c = name; c != NULL && *c != 0; c++)
         mine.name = oari_pipeline_hash(mine.name, (uint64_t)*c);
@@ -98,11 +95,10 @@ static oar_status exchange(oar_pipeline *p, const char *name, oar_tensor *param,
         p->group, oar_span_of(&mine, sizeof mine, OAR_U8),
         oar_span_of(told, (size_t)p->ranks * sizeof mine, OAR_U8),
         OAR_OPTS(oar_call_opts, .label = "pipeline tie"), NULL);
-    if (status == OAR_OK)
-        status = mine.status != OAR_OK ? oari_fail_with(&why)
-                                       : compare_told(p, name, told, holders);
-    oari_free(told);
-    return status;
+    if (status != OAR_OK)
+        return status;
+    return mine.status != OAR_OK ? oari_fail_with(&why)
+                                 : compare_told(p, name, told, holders);
 }
 
 /* Gives all holders the first one's numbers. */
@@ -117,29 +113,40 @@ static oar_status copy_first(oar_group *holders, oar_tensor *param)
     return oar_tensor_touch(param);
 }
 
+/* Makes the group of the holders, and gives them the same numbers. */
+static oar_status add_tie(oar_pipeline *p, oar_tensor *param)
+{
+    oari_tie tie = { .param = param };
+
+    OARI_TRY(oari_vec_reserve(&p->tie, 1));
+    OARI_TRY(oar_group_split(p->group, param != NULL ? 0 : -1, 0, &tie.group));
+    if (param == NULL)
+        return OAR_OK;
+    oar_tensor_retain(param);
+    p->tie.data[p->tie.count++] = tie;
+    return copy_first(tie.group, param);
+}
+
 oar_status oar_pipeline_tie_at(const char *file, int line, oar_pipeline *p,
                                const char *name, oar_tensor *param)
 {
     OARI_CALLED_FROM(file, line);
-    oari_tie tie = { .param = param };
+    tie_told *told;
+    oar_status status;
     int holders = 0;
 
     if (p == NULL || p->over)
         return oari_fail(p == NULL ? OAR_E_ARG : OAR_E_STATE,
                          "pipeline_tie without a pipeline that can go on");
-    OARI_TRY(exchange(p, name, param, &holders));
-    if (holders < 2)
-        return OAR_OK;
-    OARI_TRY(oar_group_split(p->group, param != NULL ? 0 : -1, 0, &tie.group));
-    if (param == NULL)
-        return OAR_OK;
-    if (copy_first(tie.group, param) != OAR_OK ||
-        oari_vec_push(&p->tie, tie) != OAR_OK) {
-        oar_error why = *oar_last_error();
-        oar_group_destroy(tie.group);
-        return oari_fail_with(&why);
-    }
-    oar_tensor_retain(param);
+    told = oari_alloc((size_t)p->ranks, sizeof *told);
+    if (told == NULL)
+        return oari_pipeline_give_up(p);
+    status = exchange(p, name, param, told, &holders);
+    oari_free(told);
+    if (status != OAR_OK || holders < 2)
+        return status;
+    if (add_tie(p, param) != OAR_OK)
+        return oari_pipeline_give_up(p);
     return OAR_OK;
 }
 

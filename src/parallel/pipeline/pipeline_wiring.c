@@ -70,6 +70,7 @@ oar_status oari_take_stages(oar_pipeline *p, int stages, const oar_stage *stage)
         s->last = s->index == p->total - 1;
         s->given.inputs += s->given.inputs == 0;
         s->given.outputs += s->given.outputs == 0;
+        OARI_TRY(oari_stage_check_wrapper(s));
         oar_module_retain(s->given.module);
         p->stages++;
     }
