@@ -172,9 +172,9 @@ OAR_API oar_dtensor oar_dtensor_stack(oar_tape *tape, int count,
 /* ---- reductions ---------------------------------------------------------- */
 
 /* Over dims that are cut, the result is partial: sums, products, maxima and
- * minima of parts. Where a gradient of prod, max or min is wanted, ranks combine
- * them at once, and the result is not partial: of equal elements on several
- * ranks, the first rank's gets the gradient. */
+ * minima of parts. Where a gradient of prod, max or min is wanted, ranks
+ * combine them at once, and the result is not partial: of equal elements on
+ * several ranks, the first rank's gets the gradient. */
 OAR_API oar_dtensor oar_dtensor_sum(oar_tape *tape, oar_dtensor a);
 OAR_API oar_dtensor oar_dtensor_mean(oar_tape *tape, oar_dtensor a);
 #define OAR_DTENSOR_REDUCE_LIST(X) \

@@ -277,6 +277,8 @@ static oar_status refusals(oar_group *world, void *arg)
     REFUSED(oar_dtensor_sum_over(NULL, a, OAR_DIMS(2), 0), OAR_E_ARG, "dim 2");
     REFUSED(oar_dtensor_sum_over(NULL, a, OAR_DIMS(0, -2), 0), OAR_E_ARG,
             "dim 0 is listed twice");
+    REFUSED(oar_dtensor_mean_over(NULL, a, (oar_dims){ .count = 40 }, 0),
+            OAR_E_ARG, "40 dims");
     REFUSED(oar_dtensor_matmul(NULL, a, a), OAR_E_SHAPE,
             "matmul of [4, 3] and [4, 3]");
     REFUSED(oar_dtensor_linear(NULL, a, b, NULL), OAR_E_SHAPE,

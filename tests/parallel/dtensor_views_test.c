@@ -234,6 +234,14 @@ static oar_status refusals(oar_group *world, void *arg)
             "reshape: [6, 4] has 24 elements");
     REFUSED(oar_dtensor_reshape(NULL, a, OAR_SHAPE(5, -1)), OAR_E_SHAPE,
             "24 elements");
+    REFUSED(oar_dtensor_reshape(NULL, a, OAR_SHAPE(INT64_MAX, 4)), OAR_E_SHAPE,
+            "dim 1 would be 4");
+    REFUSED(oar_dtensor_expand(NULL, a, OAR_SHAPE(INT64_MAX, 6, 4)),
+            OAR_E_SHAPE, "no tensor has this shape");
+    REFUSED(oar_dtensor_reshape(NULL, a, (oar_shape){ .ndim = 1000 }),
+            OAR_E_ARG, "1000 dims; there are 8 at most");
+    REFUSED(oar_dtensor_flip(NULL, a, (oar_dims){ .count = 9 }), OAR_E_ARG,
+            "9 dims");
     REFUSED(oar_dtensor_permute(NULL, a, OAR_DIMS(0, 0)), OAR_E_ARG,
             "each dim of [6, 4] once");
     REFUSED(oar_dtensor_permute(NULL, a, OAR_DIMS(0)), OAR_E_ARG, "once");

@@ -140,7 +140,12 @@ static oar_status fill_form(const oari_rule_call *c, oari_form *form)
         f.shape[i] = c->in[i].spec->shape;
         f.dtype[i] = oar_tensor_dtype(c->in[i].local);
     }
-    return c->rule->form(&f, form);
+    OARI_TRY(c->rule->form(&f, form));
+    for (int i = 0; i < form->results; i++)
+        if (!oari_box_shape_fits(form->shape[i], sizeof(int64_t)))
+            return oari_fail(OAR_E_SHAPE, "%s: no tensor has this shape",
+                             c->rule->name);
+    return OAR_OK;
 }
 
 static oar_status decide(const oari_rule_call *c, oari_decision *d)

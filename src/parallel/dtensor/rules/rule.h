@@ -179,6 +179,10 @@ static inline int64_t oari_window_before(int64_t first, int64_t step,
 oar_status oari_form_dim(const oari_form_call *call, int64_t number, int ndim,
                          int *dim);
 
+/* Checks a list of dims, whose length is a number of the call. OAR_E_ARG if it
+ * is longer than any tensor has. */
+oar_status oari_form_list(const oari_form_call *call, int64_t count);
+
 static inline int oari_is_float(oar_dtype dtype)
 {
     return dtype == OAR_F32 || dtype == OAR_F64 || dtype == OAR_F16 ||

@@ -123,7 +123,7 @@ static oar_tensor *run_linear(const oari_rule_call *c, const oari_decision *d,
 
 static const oari_rule rule_linear = { "linear", form_linear, run_linear };
 
-/* Whether the product is a partial sum, to which the bias must be added once. */
+/* Whether the product is a partial sum, to which the bias is added once. */
 static int adds_up(oar_dtensor x, oar_dtensor weight)
 {
     for (int m = 0; m < x.spec->mesh->grid.dims; m++) {

@@ -18,6 +18,7 @@ static oar_status read_dims(const oari_form_call *call, unsigned *over)
 {
     int ndim = call->shape[0].ndim, dim;
 
+    OARI_TRY(oari_form_list(call, call->number[COUNT]));
     *over = call->number[COUNT] == 0 ? (1u << ndim) - 1 : 0;
     for (int i = 0; i < call->number[COUNT]; i++) {
         OARI_TRY(oari_form_dim(call, call->number[DIMS + i], ndim, &dim));

@@ -24,6 +24,14 @@ oar_status oari_form_dim(const oari_form_call *call, int64_t number, int ndim,
     return OAR_OK;
 }
 
+oar_status oari_form_list(const oari_form_call *call, int64_t count)
+{
+    if (count >= 0 && count <= OAR_MAX_DIMS)
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG, "%s: %lld dims; there are %d at most",
+                     call->name, (long long)count, OAR_MAX_DIMS);
+}
+
 /* Starts a form of one input whose numbers stay as they are. */
 static void form_view(const oari_form_call *call, oari_form *form)
 {
@@ -143,15 +151,21 @@ static oar_status read_shape(const oari_form_call *call, oar_shape *shape)
     int64_t count = 1, known = 1;
     int left = -1;
 
+    OARI_TRY(oari_form_list(call, call->number[0]));
     shape->ndim = (int)call->number[0];
     for (int d = 0; d < whole.ndim; d++)
         count *= whole.dim[d];
     for (int d = 0; d < shape->ndim; d++) {
         shape->dim[d] = call->number[1 + d];
-        if (shape->dim[d] == -1 && left < 0)
+        if (shape->dim[d] == -1 && left < 0) {
             left = d;
-        else
-            known *= shape->dim[d];
+            continue;
+        }
+        if (shape->dim[d] < 0 ||
+            (shape->dim[d] > 0 && known > INT64_MAX / shape->dim[d]))
+            return oari_fail(OAR_E_SHAPE, "%s: dim %d would be %lld",
+                             call->name, d, (long long)shape->dim[d]);
+        known *= shape->dim[d];
     }
     if (left >= 0 && known > 0 && count % known == 0)
         shape->dim[left] = count / known;
@@ -327,6 +341,7 @@ static oar_status form_expand(const oari_form_call *call, oari_form *form)
     oar_shape from = call->shape[0], *to = &form->shape[0];
     int ahead = (int)call->number[0] - from.ndim;
 
+    OARI_TRY(oari_form_list(call, call->number[0]));
     form_view(call, form);
     to->ndim = (int)call->number[0];
     for (int d = 0; d < to->ndim; d++) {
@@ -370,6 +385,7 @@ static oar_status form_flip(const oari_form_call *call, oari_form *form)
 {
     int ndim = call->shape[0].ndim, dim;
 
+    OARI_TRY(oari_form_list(call, call->number[0]));
     form_view(call, form);
     for (int i = 0; i < call->number[0]; i++) {
         OARI_TRY(oari_form_dim(call, call->number[1 + i], ndim, &dim));
