@@ -69,10 +69,13 @@ oar_tensor *oari_rule_zeros(const oari_rule_call *call,
 {
     const oar_spec *spec = decision->out[0];
     oar_tensor *floats[OARI_RULE_INPUTS];
-    oar_tensor *out = oar_zeros(call->tape, oar_tensor_dtype(in[0]),
+    oar_tensor *out = oar_empty(call->tape, oar_tensor_dtype(in[0]),
                                 oar_spec_local_shape(spec, spec->mesh->rank));
     int n = 0;
 
+    /* oar_zeros would be lazy where that is switched on. */
+    if (out == NULL || oar_tensor_fill(out, 0) != OAR_OK)
+        return NULL;
     for (int i = 0; i < call->inputs; i++)
         if (oari_is_float(oar_tensor_dtype(in[i])))
             floats[n++] = in[i];
