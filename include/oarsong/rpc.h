@@ -167,6 +167,16 @@ OAR_API int64_t oar_rpc_left_ms(const oar_rpc_call *call);
  * is gone, or this agent ends. */
 OAR_API int oar_rpc_cancelled(const oar_rpc_call *call);
 
+/* Inside a function: the call is answered later, by oar_rpc_answer, which is
+ * called once, from any thread, perhaps before the function returns OAR_OK. The
+ * call and its messages stay until then, and it counts as running; an agent is
+ * not destroyed before. OAR_E_STATE outside of the call's function, or twice.
+ */
+OAR_API oar_status oar_rpc_keep(oar_rpc_call *call);
+/* Answers a call that is kept: with its reply, or with a failure (that of
+ * oar_rpc_fail, or the thread's last error). NULL is fine. */
+OAR_API void oar_rpc_answer(oar_rpc_call *call, oar_status status);
+
 /* Sets the failure of the call, with the line of this call as its site, and
  * returns status: return oar_rpc_fail(call, OAR_E_ARG, "no such key"). */
 #define oar_rpc_fail(call, status, text) \

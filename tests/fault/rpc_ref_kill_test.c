@@ -116,7 +116,12 @@ static int run_rank(test_job *c, int rank, void *arg)
         oar_rref_release(kept);
     RANK_CHECK(shared_flag_await(&k->done, 1, WAIT_MS));
     RANK_OK(oar_rpc_shutdown(rpc, WAIT_MS));
-    RANK_OK(oar_rpc_read_stats(rpc, &stats));
+    for (int ms = 0; ms < WAIT_MS; ms++) { /* the last HELD may be on its way */
+        RANK_OK(oar_rpc_read_stats(rpc, &stats));
+        if (stats.values_owned == 0 && stats.values_held == 0)
+            break;
+        usleep(1000);
+    }
     RANK_CHECK(stats.values_owned == 0 && stats.values_held == 0);
     oar_rpc_destroy(rpc);
     oar_group_destroy(group);

@@ -324,6 +324,7 @@ static void count_then(void *arg, oar_future *future, oar_status status)
 static oar_status run_cancel(oar_group *group, void *arg)
 {
     int rank = oar_group_rank(group), done, then = 0, index;
+    int begun = atomic_load(&rpc_waits_begun);
     oar_rpc_opts opts = oar_rpc_opts_init();
     oar_rpc_stats stats = oar_rpc_stats_init();
     oar_future *f[4] = { NULL };
@@ -335,6 +336,9 @@ static oar_status run_cancel(oar_group *group, void *arg)
     if (rank == 0) {
         CHECK_OK(oar_rpc_async(rpc, 1, "wait", NULL, NULL, &f[0]));
         CHECK_OK(oar_rpc_async(rpc, 1, "wait", NULL, NULL, &f[1])); /* queued */
+        while (atomic_load(&rpc_waits_begun) ==
+               begun) /* in this process, too */
+            nap_ms(1);
         CHECK_OK(oar_future_test(f[0], &done));
         CHECK(!done);
         CHECK_OK(oar_future_then(f[0], count_then, &then));
@@ -525,6 +529,59 @@ static void threads_stay_within_their_bound_and_nothing_hangs(void **state)
     on_backends(1, 2, run_deep);
 }
 
+static void *answer_later(void *arg)
+{
+    oar_rpc_call *call = arg;
+    int64_t n = 0;
+
+    oar_rpc_get_i64(oar_rpc_args(call), &n);
+    if (n < 0)
+        oar_rpc_answer(call, oar_rpc_fail(call, OAR_E_ARG, "below zero"));
+    else
+        oar_rpc_answer(call, oar_rpc_put_i64(oar_rpc_reply(call), n + 1));
+    return NULL;
+}
+
+static oar_status keep_call(void *arg, oar_rpc_call *call)
+{
+    pthread_t thread;
+
+    if (oar_rpc_keep(call) != OAR_OK || oar_rpc_keep(call) != OAR_E_STATE ||
+        pthread_create(&thread, NULL, answer_later, call) != 0)
+        return OAR_E_INTERNAL;
+    pthread_detach(thread);
+    return OAR_OK;
+}
+
+static oar_status run_keep(oar_group *group, void *arg)
+{
+    oar_rpc_function f = { .size = sizeof f,
+                           .name = "later",
+                           .fn = keep_call,
+                           .manner = OAR_RPC_SERIAL };
+    oar_rpc *rpc;
+    int64_t n;
+
+    CHECK_OK(rpc_open(group, NULL, &rpc));
+    CHECK_OK(oar_rpc_register(rpc, &f));
+    CHECK_OK(oar_barrier(group, NULL, NULL));
+    for (int i = 0; i < 50; i++) {
+        CHECK_OK(rpc_number(rpc, i % 2, "later", i, &n));
+        CHECK(n == i + 1);
+    }
+    CHECK(fails_with(rpc_number(rpc, 1, "later", -1, &n), OAR_E_ARG,
+                     "below zero"));
+    CHECK(fails_with(oar_rpc_keep(NULL), OAR_E_ARG, "no call"));
+    oar_rpc_answer(NULL, OAR_OK);
+    return rpc_close(rpc);
+}
+
+static void an_answer_may_come_later_from_another_thread(void **state)
+{
+    (void)state;
+    on_backends(1, 2, run_keep);
+}
+
 /* ---- the end ------------------------------------------------------------- */
 
 static oar_status run_shutdown(oar_group *group, void *arg)
@@ -610,6 +667,7 @@ int main(void)
         cmocka_unit_test(a_full_window_waits_or_says_busy),
         cmocka_unit_test(serial_functions_keep_the_order_and_full_pools_say_so),
         cmocka_unit_test(threads_stay_within_their_bound_and_nothing_hangs),
+        cmocka_unit_test(an_answer_may_come_later_from_another_thread),
         cmocka_unit_test(shutdown_says_who_has_not_come_and_what_it_does),
         cmocka_unit_test(a_group_of_one_calls_itself),
     };

@@ -76,10 +76,13 @@ static oar_status fail_inside(void *arg, oar_rpc_call *call)
     return oar_rpc_put_text(oar_rpc_reply(call), NULL);
 }
 
+atomic_int rpc_waits_begun;
+
 static oar_status wait_for_cancel(void *arg, oar_rpc_call *call)
 {
     struct timespec nap = { 0, 1000000 };
 
+    atomic_fetch_add(&rpc_waits_begun, 1);
     while (!oar_rpc_cancelled(call))
         nanosleep(&nap, NULL);
     return OAR_E_CANCELLED;

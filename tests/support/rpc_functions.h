@@ -3,6 +3,8 @@
 #ifndef TESTS_SUPPORT_RPC_FUNCTIONS_H
 #define TESTS_SUPPORT_RPC_FUNCTIONS_H
 
+#include <stdatomic.h>
+
 #include <oarsong/rpc.h>
 
 /* Makes an agent and registers, on every rank, before any returns:
@@ -14,6 +16,9 @@
  *   the same, inline;  quick: like add_one, inline;  only_rank_0: like add_one,
  *   for rank 0;  tiny: like echo, for 100 bytes. */
 oar_status rpc_open(oar_group *group, const oar_rpc_opts *opts, oar_rpc **rpc);
+
+/* How many calls of "wait" have begun in this process. */
+extern atomic_int rpc_waits_begun;
 
 /* Shuts it down and destroys it. */
 oar_status rpc_close(oar_rpc *rpc);

@@ -162,6 +162,8 @@ struct oar_rpc_call {
     int64_t deadline_ns, came_ns;
     int begun, children; /* children: pending calls that it has made */
     atomic_int cancelled;
+    atomic_int uses;   /* the function, and the thread that keeps it */
+    oar_status status; /* the first failure */
     oar_rpc_message *args, *reply;
     oar_rref *rref;  /* what it is called on, with a handle; or NULL */
     int makes;       /* its reply becomes the value of rref */
@@ -279,9 +281,15 @@ int oari_rpc_call_fits(const oar_rpc *agent, int from,
                        const oari_rpc_head *head);
 /* Cancels the calls of a rank (-1: any) that are served; with the lock. */
 void oari_rpc_cancel_serving(oar_rpc *agent, int from);
-void oari_rpc_free_functions(oar_rpc *agent);
+
+/* rpc_function.c */
 oar_status oari_rpc_add_function(oar_rpc *agent,
                                  const oar_rpc_function *function);
+void oari_rpc_free_functions(oar_rpc *agent);
+/* Finds a function, or NULL; with the lock. */
+oari_rpc_entry *oari_rpc_find_function(const oar_rpc *agent, const char *name);
+/* Returns the name that is nearest, or NULL; with the lock. */
+const char *oari_rpc_find_nearest(const oar_rpc *agent, const char *name);
 
 /* rpc_call.c */
 void oari_rpc_take_answer(oar_rpc *agent, int from, uint64_t number, int failed,

@@ -1,177 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rpc: functions, and calls of other ranks. A call is in agent->serving, and
+/* rpc: calls of other ranks. A call is in agent->serving, and
  * counts in the window of its caller, from when it came until it is answered;
  * it is always answered, so that the caller's window opens again. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/call_site.h"
 #include "base/clock.h"
-#include "base/name_match.h"
 #include "base/status.h"
 #include "parallel/rpc/rpc_agent.h"
 
 _Thread_local oar_rpc_call *oari_rpc_current;
-
-/* ---- functions ----------------------------------------------------------- */
-
-/* Finds a function; with the lock. */
-static oari_rpc_entry *find_function(const oar_rpc *agent, const char *name)
-{
-    for (oari_link *l = agent->functions.first; l != NULL; l = l->next) {
-        oari_rpc_entry *e = OARI_CONTAINER_OF(l, oari_rpc_entry, link);
-
-        if (strcmp(e->name, name) == 0)
-            return e;
-    }
-    return NULL;
-}
-
-/* Returns the function whose name is nearest, or NULL; with the lock. */
-static const char *find_nearest(const oar_rpc *agent, const char *name)
-{
-    const char *nearest = NULL;
-    int best = (int)strlen(name) / 3 + 2;
-
-    for (oari_link *l = agent->functions.first; l != NULL; l = l->next) {
-        const oari_rpc_entry *e = OARI_CONTAINER_OF(l, oari_rpc_entry, link);
-        int distance = oari_edit_distance(name, strlen(name), e->name);
-
-        if (distance < best && strncmp(e->name, "oar.", 4) != 0) {
-            best = distance;
-            nearest = e->name;
-        }
-    }
-    return nearest;
-}
-
-/* Reads "0,4-7" into a byte for each rank. */
-static oar_status read_callers(const char *text, int ranks, unsigned char **may)
-{
-    unsigned char *byte = oari_alloc((size_t)ranks, 1);
-    const char *at = text;
-
-    if (byte == NULL)
-        return OAR_E_NOMEM;
-    while (*at != '\0') {
-        char *end;
-        long first = strtol(at, &end, 10), last = first;
-        int read = end != at && *at >= '0' && *at <= '9';
-
-        if (read && *end == '-') {
-            at = end + 1;
-            last = strtol(at, &end, 10);
-            read = end != at && *at >= '0' && *at <= '9';
-        }
-        if (!read || (*end != ',' && *end != '\0') || first > last ||
-            last >= ranks || (*end == ',' && end[1] == '\0')) {
-            oari_free(byte);
-            return oari_fail(OAR_E_ARG,
-                             "callers \"%s\": ranks of a group of %d are "
-                             "written like \"0,4-7\"",
-                             text, ranks);
-        }
-        for (long r = first; r <= last; r++)
-            byte[r] = 1;
-        at = *end == ',' ? end + 1 : end;
-    }
-    *may = byte;
-    return OAR_OK;
-}
-
-static void free_entry(oari_rpc_entry *e)
-{
-    oari_free(e->callers);
-    oari_free(e);
-}
-
-oar_status oari_rpc_add_function(oar_rpc *agent, const oar_rpc_function *f)
-{
-    oari_rpc_entry *e = oari_alloc(1, sizeof *e);
-    oar_status status = OAR_OK;
-
-    if (e == NULL)
-        return OAR_E_NOMEM;
-    snprintf(e->name, sizeof e->name, "%s", f->name);
-    e->fn = f->fn;
-    e->arg = f->arg;
-    e->manner = f->manner;
-    e->message_bytes =
-        f->message_bytes != 0 ? f->message_bytes : agent->opts.message_bytes;
-    if (f->callers != NULL)
-        status = read_callers(f->callers, agent->ranks, &e->callers);
-    if (status == OAR_OK) {
-        pthread_mutex_lock(&agent->lock);
-        if (find_function(agent, e->name) != NULL)
-            status =
-                oari_fail(OAR_E_STATE,
-                          "a function \"%s\" is registered already", e->name);
-        else
-            oari_list_append(&agent->functions, &e->link);
-        pthread_mutex_unlock(&agent->lock);
-    }
-    if (status != OAR_OK)
-        free_entry(e);
-    return status;
-}
-
-oar_status oar_rpc_register(oar_rpc *rpc, const oar_rpc_function *function)
-{
-    oar_rpc_function f;
-    size_t bytes;
-
-    OARI_TRY(oari_rpc_check(rpc, "rpc_register"));
-    if (function == NULL)
-        return oari_fail(OAR_E_ARG, "rpc_register: no function");
-    OARI_TRY(oari_opts_read(&f, sizeof f, function));
-    bytes = f.name != NULL ? strlen(f.name) : 0;
-    if (bytes == 0 || bytes > OARI_RPC_NAME)
-        return oari_fail(OAR_E_ARG,
-                         "the name of a function has 1 to %d bytes, not %zu",
-                         OARI_RPC_NAME, bytes);
-    if (strncmp(f.name, "oar.", 4) == 0)
-        return oari_fail(OAR_E_ARG,
-                         "\"%s\": names that begin with \"oar.\" are the "
-                         "library's",
-                         f.name);
-    if (f.fn == NULL || f.manner < OAR_RPC_POOL || f.manner > OAR_RPC_INLINE)
-        return oari_fail(OAR_E_ARG, "rpc_register \"%s\": no %s", f.name,
-                         f.fn == NULL ? "function" : "such manner");
-    return oari_rpc_add_function(rpc, &f);
-}
-
-oar_status oar_rpc_unregister(oar_rpc *rpc, const char *name)
-{
-    oari_rpc_entry *e;
-
-    OARI_TRY(oari_rpc_check(rpc, "rpc_unregister"));
-    if (oari_rpc_current != NULL)
-        return oari_fail(OAR_E_STATE, "rpc_unregister inside a function");
-    pthread_mutex_lock(&rpc->lock);
-    e = name != NULL ? find_function(rpc, name) : NULL;
-    if (e != NULL) {
-        oari_list_remove(&rpc->functions, &e->link);
-        while (e->users > 0)
-            oari_rpc_wait_change(rpc, OARI_NEVER);
-        free_entry(e);
-    }
-    pthread_mutex_unlock(&rpc->lock);
-    if (e == NULL)
-        return oari_fail(OAR_E_NOT_FOUND, "no function \"%s\" is registered",
-                         name != NULL ? name : "");
-    return OAR_OK;
-}
-
-void oari_rpc_free_functions(oar_rpc *agent)
-{
-    oari_link *link;
-
-    while ((link = oari_list_take(&agent->functions)) != NULL)
-        free_entry(OARI_CONTAINER_OF(link, oari_rpc_entry, link));
-}
 
 /* ---- answers ------------------------------------------------------------- */
 
@@ -327,54 +168,102 @@ void oari_rpc_release_strand(oar_rpc *agent, oari_rpc_strand *strand)
         queue_call(agent, OARI_CONTAINER_OF(next, oar_rpc_call, queued));
 }
 
+/* Ends a call whose function has returned, and which is not kept. */
+static void end_call(oar_rpc_call *call)
+{
+    oar_rpc *agent = call->agent;
+    oari_rpc_strand *strand = strand_of(call);
+    oar_error error = call->error;
+    int failed = call->status != OAR_OK;
+    char name[OARI_RPC_NAME + 1];
+
+    memcpy(name, call->entry->name, sizeof name);
+    if (call->makes) {
+        oari_rref_settle(call->rref, call->reply, failed ? &error : NULL);
+        call->reply = NULL;
+    }
+    pthread_mutex_lock(&agent->lock);
+    agent->stats.running -= call->begun;
+    if (strand != NULL)
+        oari_rpc_release_strand(agent, strand);
+    pthread_mutex_unlock(&agent->lock);
+    answer(call, name, failed ? &error : NULL);
+}
+
+/* Notes a failure of a call, of which the first counts, and gives up one use of
+ * it: the function's own, or that of the thread that keeps it. */
+static void finish_use(oar_rpc_call *call, oar_status status)
+{
+    oar_error error;
+
+    if (status != OAR_OK)
+        find_error(call, status, &error);
+    pthread_mutex_lock(&call->agent->lock);
+    if (status != OAR_OK && call->status == OAR_OK) {
+        call->status = status;
+        call->error = error;
+    }
+    pthread_mutex_unlock(&call->agent->lock);
+    if (atomic_fetch_sub(&call->uses, 1) == 1)
+        end_call(call);
+}
+
 static void run_call(void *arg)
 {
     oar_rpc_call *call = arg, *outer = oari_rpc_current;
     oar_rpc *agent = call->agent;
     oari_rpc_entry *entry = call->entry;
-    oari_rpc_strand *strand = strand_of(call);
-    char name[OARI_RPC_NAME + 1];
-    oar_status status = OAR_OK;
+    oar_status status;
     oar_error error;
     int unwanted;
 
-    memcpy(name, entry->name, sizeof name);
     pthread_mutex_lock(&agent->lock);
     unwanted = is_unwanted(call, &error);
     call->begun = !unwanted;
     agent->stats.running += !unwanted;
     agent->stats.served += (uint64_t)!unwanted;
     pthread_mutex_unlock(&agent->lock);
-    if (!unwanted) {
-        oari_rpc_current = call;
-        oar_clear_error();
-        status = entry->fn(entry->arg, call);
-        oari_rpc_current = outer;
-        if (status != OAR_OK)
-            find_error(call, status, &error);
+    if (unwanted) {
+        call->error = error;
+        finish_use(call, error.status);
+        return;
     }
-    if (call->makes) {
-        oari_rref_settle(call->rref, call->reply,
-                         unwanted || status != OAR_OK ? &error : NULL);
-        call->reply = NULL;
-    }
-    pthread_mutex_lock(&agent->lock);
-    agent->stats.running -= !unwanted;
-    if (strand != NULL)
-        oari_rpc_release_strand(agent, strand);
-    pthread_mutex_unlock(&agent->lock);
-    answer(call, name, unwanted || status != OAR_OK ? &error : NULL);
+    oari_rpc_current = call;
+    oar_clear_error();
+    status = entry->fn(entry->arg, call);
+    oari_rpc_current = outer;
+    finish_use(call, status);
+}
+
+oar_status oar_rpc_keep(oar_rpc_call *call)
+{
+    int uses = 1;
+
+    if (call == NULL || call != oari_rpc_current)
+        return oari_fail(call == NULL ? OAR_E_ARG : OAR_E_STATE, "rpc_keep: %s",
+                         call == NULL ? "no call"
+                                      : "only the function of the call, while "
+                                        "it runs");
+    if (!atomic_compare_exchange_strong(&call->uses, &uses, 2))
+        return oari_fail(OAR_E_STATE, "rpc_keep: it is kept already");
+    return OAR_OK;
+}
+
+void oar_rpc_answer(oar_rpc_call *call, oar_status status)
+{
+    if (call != NULL)
+        finish_use(call, status);
 }
 
 /* Says whether a rank may make a call; with the lock. Finds its function. */
 static oar_status admit(oar_rpc *agent, int from, const oari_rpc_head *head,
                         oari_rpc_entry **entry)
 {
-    oari_rpc_entry *e = find_function(agent, head->name);
+    oari_rpc_entry *e = oari_rpc_find_function(agent, head->name);
     const char *nearest;
 
     if (e == NULL) {
-        nearest = find_nearest(agent, head->name);
+        nearest = oari_rpc_find_nearest(agent, head->name);
         return oari_fail(
             OAR_E_NOT_FOUND, "rank %d (%s) has no function \"%s\"%s%s%s",
             agent->rank, agent->peer[agent->rank].limits.name, head->name,
@@ -437,6 +326,7 @@ void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
     call->agent = agent;
     call->from = from;
     call->number = head->call;
+    atomic_init(&call->uses, 1);
     call->bytes = head->value_bytes + head->array_bytes;
     call->args = args;
     call->came_ns = oari_now_ns();
