@@ -303,6 +303,131 @@ static void an_abort_ends_only_the_messages_with_that_rank(void **state)
     run_way(ABORTS);
 }
 
+/* ---- in the middle of a message ------------------------------------------ */
+
+enum { HUGE = 24 << 20, MOMENTS = 4 };
+
+typedef struct halfway_case {
+    loose_case base; /* first: for join_loose */
+    int moment;
+} halfway_case;
+
+/* The victim stops while the message of rank 0 to it, and its own to rank 0,
+ * are moving, as far as they have come by then. */
+static int stop_halfway(test_job *c, int rank, oar_group *g, halfway_case *p)
+{
+    unsigned char *in = calloc(1, HUGE), *out = malloc(HUGE);
+    oar_work *work[2];
+    int done;
+
+    RANK_CHECK(in != NULL && out != NULL);
+    memset(out, 5, HUGE);
+    atomic_store(&p->base.pid, getpid());
+    RANK_OK(oar_recv(g, oar_span_of(in, HUGE, OAR_U8), 0, 1, NULL, &work[0]));
+    RANK_OK(oar_send(g, oar_span_of(out, HUGE, OAR_U8), 0, 2, NULL, &work[1]));
+    for (int i = 0; i < p->moment * 20; i++)
+        RANK_OK(oar_work_test(work[1], &done));
+    raise(SIGSTOP);
+    RANK_OK(oar_work_wait(work[0]));
+    for (size_t i = 0; i < HUGE; i++) /* the first whole one, or the second */
+        RANK_CHECK(in[i] == in[0] && (in[i] == 3 || in[i] == 4));
+    RANK_OK(oar_work_wait(work[1]));
+    RANK_OK(oar_send(g, oar_span_of(out, 8, OAR_U8), 0, 3, NULL, NULL));
+    oar_work_release(work[0]);
+    oar_work_release(work[1]);
+    free(in);
+    free(out);
+    return 0;
+}
+
+/* Both messages run out of time, and their buffers are used for other things.
+ * If the victim had taken the first message, the second waits for no receive;
+ * if the receive here had been given up, the victim's message may wait. */
+static int use_again(test_job *c, int rank, oar_group *g, halfway_case *p)
+{
+    unsigned char *in = malloc(HUGE), *out = malloc(HUGE), small[8];
+    oar_call_opts late = { .size = sizeof late, .timeout_ms = SHORT_MS };
+    oar_status received, sent;
+    oar_work *work[2], *again = NULL;
+    int given_up, found;
+
+    RANK_CHECK(in != NULL && out != NULL);
+    memset(out, 3, HUGE);
+    RANK_OK(oar_send(g, oar_span_of(out, HUGE, OAR_U8), VICTIM, 1, &late,
+                     &work[0]));
+    RANK_OK(
+        oar_recv(g, oar_span_of(in, HUGE, OAR_U8), VICTIM, 2, &late, &work[1]));
+    sent = oar_work_wait(work[0]);
+    received = oar_work_wait(work[1]);
+    RANK_CHECK(sent == OAR_OK || sent == OAR_E_TIMEOUT);
+    RANK_CHECK(received == OAR_OK || received == OAR_E_TIMEOUT);
+    memset(out, 4, HUGE);
+    memset(in, 6, HUGE);
+    RANK_OK(
+        oar_send(g, oar_span_of(out, HUGE, OAR_U8), VICTIM, 1, NULL, &again));
+    shared_flag_raise(&p->base.reported);
+    do { /* what the victim offers now is taken, but what was given up is not */
+        RANK_OK(oar_probe(g, VICTIM, 2, &found, NULL));
+        if (found) {
+            unsigned char *other = malloc(HUGE);
+
+            RANK_CHECK(other != NULL);
+            RANK_OK(oar_recv(g, oar_span_of(other, HUGE, OAR_U8), VICTIM, 2,
+                             NULL, NULL));
+            RANK_CHECK(other[0] == 5 && other[HUGE - 1] == 5);
+            free(other);
+        }
+        RANK_OK(oar_probe(g, VICTIM, 3, &found, NULL));
+    } while (!found);
+    RANK_OK(oar_recv(g, oar_span_of(small, 8, OAR_U8), VICTIM, 3, NULL, NULL));
+    for (size_t i = 0; i < HUGE; i++)
+        RANK_CHECK(in[i] == 6);
+    RANK_OK(oar_work_cancel(again, &given_up));
+    oar_work_release(again);
+    oar_work_release(work[0]);
+    oar_work_release(work[1]);
+    free(in);
+    free(out);
+    return 0;
+}
+
+static int be_halfway(test_job *c, int rank, void *arg)
+{
+    halfway_case *p = arg;
+    oar_group *world, *g;
+    int failed = 0;
+
+    RANK_OK(join_loose(c, rank, &p->base, &world, &g));
+    if (rank == 0)
+        failed = use_again(c, rank, g, p);
+    else if (rank == VICTIM)
+        failed = stop_halfway(c, rank, g, p);
+    oar_group_destroy(g);
+    oar_group_destroy(world);
+    return failed;
+}
+
+static void buffers_of_messages_that_moved_are_left_alone(void **state)
+{
+    halfway_case *p = shared_page(sizeof *p);
+
+    for (int i = 0; i < TRANSPORTS; i++)
+        for (p->moment = 0; p->moment < MOMENTS; p->moment++) {
+            test_job c;
+
+            p->base.by = &transports[i];
+            atomic_store(&p->base.reported, 0);
+            test_job_start(&c, RANKS, be_halfway, p, "%s: stops at moment %d",
+                           transports[i].name, p->moment);
+            shared_flag_await(&p->base.reported, 1, TEST_JOB_LIMIT_MS);
+            kill(atomic_load(&p->base.pid), SIGCONT);
+            for (int r = 0; r < RANKS; r++)
+                test_job_expect(&c, r, 0);
+            test_job_end(&c);
+        }
+    shared_page_free(p, sizeof *p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -310,6 +435,7 @@ int main(void)
         cmocka_unit_test(a_late_message_ends_alone),
         cmocka_unit_test(a_rank_that_leaves_ends_only_its_messages),
         cmocka_unit_test(an_abort_ends_only_the_messages_with_that_rank),
+        cmocka_unit_test(buffers_of_messages_that_moved_are_left_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
