@@ -70,20 +70,15 @@ static oar_tensor *run_cumsum(const oari_rule_call *c, const oari_decision *d,
     return oar_cumsum(c->tape, in[0], (int)c->number[0]);
 }
 
-/* Returns the first of two results, if both are there. */
-static oar_tensor *given(oar_status status, oar_tensor *value)
-{
-    return status == OAR_OK ? value : NULL;
-}
-
 static oar_tensor *run_sort(const oari_rule_call *c, const oari_decision *d,
                             oar_tensor *const *in, oar_tensor **second)
 {
     oar_tensor *value = NULL;
 
-    return given(oar_sort(c->tape, in[0], (int)c->number[0], (int)c->number[1],
-                          &value, second),
-                 value);
+    return oar_sort(c->tape, in[0], (int)c->number[0], (int)c->number[1],
+                    &value, second) == OAR_OK
+               ? value
+               : NULL;
 }
 
 static oar_tensor *run_topk(const oari_rule_call *c, const oari_decision *d,
@@ -91,7 +86,9 @@ static oar_tensor *run_topk(const oari_rule_call *c, const oari_decision *d,
 {
     oar_tensor *value = NULL;
 
-    return given(oar_topk(c->tape, in[0], c->number[1], &value, second), value);
+    return oar_topk(c->tape, in[0], c->number[1], &value, second) == OAR_OK
+               ? value
+               : NULL;
 }
 
 static oar_tensor *run_max(const oari_rule_call *c, const oari_decision *d,
@@ -99,9 +96,10 @@ static oar_tensor *run_max(const oari_rule_call *c, const oari_decision *d,
 {
     oar_tensor *value = NULL;
 
-    return given(oar_max_with_index(c->tape, in[0], (int)c->number[0],
-                                    (int)c->number[1], &value, second),
-                 value);
+    return oar_max_with_index(c->tape, in[0], (int)c->number[0],
+                              (int)c->number[1], &value, second) == OAR_OK
+               ? value
+               : NULL;
 }
 
 static oar_tensor *run_min(const oari_rule_call *c, const oari_decision *d,
@@ -109,9 +107,10 @@ static oar_tensor *run_min(const oari_rule_call *c, const oari_decision *d,
 {
     oar_tensor *value = NULL;
 
-    return given(oar_min_with_index(c->tape, in[0], (int)c->number[0],
-                                    (int)c->number[1], &value, second),
-                 value);
+    return oar_min_with_index(c->tape, in[0], (int)c->number[0],
+                              (int)c->number[1], &value, second) == OAR_OK
+               ? value
+               : NULL;
 }
 
 static const oari_rule rule_cumsum = { "cumsum", form_cumsum, run_cumsum };
