@@ -138,9 +138,9 @@ OAR_OPTS_INIT(oar_tp_opts);
  * All ranks of the group call it, then forward and backward in the same order.
  * Every rank gives the same inputs, and gets the results and gradients that one
  * process would get; of a parameter that is cut, its part. Ranks that give an
- * OAR_TP_VOCABULARY layer other indices get OAR_E_MISMATCH, all of them. With OAR_TP_COLUMN
- * the result is this rank's part. Between a forward and its backward,
- * with `sequence` and oar_recompute, all inputs have the same shape.
+ * OAR_TP_VOCABULARY layer other indices get OAR_E_MISMATCH, all of them. With
+ * OAR_TP_COLUMN the result is this rank's part. Between a forward and its
+ * backward, with `sequence` and oar_recompute, all inputs have the same shape.
  *
  * A layer that is given an input of another width than its style says (a row
  * layer behind no column layer, say) fails in forward, on each rank, with

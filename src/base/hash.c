@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hash: the one place that includes xxHash.
  *
- * Its NEON code reads memory as if it were an array of uint64_t. Inlined into a
- * function that has just written an int there, it may read what was there before:
- * compilers assume that the two do not overlap. So this file is compiled without
- * that assumption, and nothing in it is inlined into a caller. */
+ * Its NEON code reads memory as if it were an array of uint64_t. Inlined into
+ * a function that has just written an int there, it may read what was there
+ * before: compilers assume that the two do not overlap. So this file is
+ * compiled without that assumption, and nothing in it is inlined elsewhere. */
 #include "base/hash.h"
 
 #define XXH_INLINE_ALL

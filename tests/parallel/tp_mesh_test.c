@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DDP and FSDP around a tensor parallel GPT, on a mesh of two or three dims: the
- * training of one process on the joined batch, clipped by the norm of the whole
- * model. */
+/* DDP and FSDP around a tensor parallel GPT, on a mesh of two or three dims:
+ * the training of one process on the joined batch, clipped by the norm of the
+ * whole model. */
 #include "support/ranks.h"
 
 #include <math.h>

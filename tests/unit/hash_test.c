@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hash: the same bytes give the same hash, wherever and as whatever they lie. */
+/* hash: the same bytes give the same hash, whatever type they were written as.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

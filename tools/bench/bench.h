@@ -133,7 +133,8 @@ void bench_print_header(const bench_plan *p);
 void bench_print(const bench_point *at, const bench_figures f[2]);
 double bench_bus_factor(const bench_plan *p);
 
-/* bench_rpc.c: the kind "rpc", with options of its own. Returns the exit code. */
+/* bench_rpc.c: the kind "rpc", with options of its own. Returns the exit code.
+ */
 int bench_rpc(int argc, char **argv);
 
 #endif

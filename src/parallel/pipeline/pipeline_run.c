@@ -203,7 +203,8 @@ static oar_status make_seed(oar_pipeline *p, oari_flight *f, int micro)
     }
     if (f->seed == NULL)
         f->seed = oar_zeros(NULL, dtype, shape);
-    return oar_tensor_fill(f->seed, value);
+    return f->seed != NULL ? oar_tensor_fill(f->seed, value)
+                           : oar_last_error()->status;
 }
 
 /* Lists what backward begins with. */

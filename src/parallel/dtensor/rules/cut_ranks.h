@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/dtensor/rules/cut_ranks.h: what rules need whose local operations meet
+/* parallel/dtensor/rules/cut_ranks.h: for rules whose local operations meet
  * other ranks, or have nothing to compute. */
 #ifndef OARI_PARALLEL_DTENSOR_RULES_CUT_RANKS_H
 #define OARI_PARALLEL_DTENSOR_RULES_CUT_RANKS_H
