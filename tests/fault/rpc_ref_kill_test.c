@@ -20,12 +20,16 @@ typedef struct ref_kill {
     shared_flag dropped, broken, done;
 } ref_kill;
 
-static oar_rref *kept; /* of this process */
+static oar_rref *_Atomic kept; /* of this process */
 
 static oar_status keep_one(void *arg, oar_rpc_call *call)
 {
+    oar_rref *got = NULL;
+    oar_status status = oar_rpc_get_rref(oar_rpc_args(call), &got);
+
     (void)arg;
-    return oar_rpc_get_rref(oar_rpc_args(call), &kept);
+    atomic_store(&kept, got);
+    return status;
 }
 
 static void note_drop(void *value)

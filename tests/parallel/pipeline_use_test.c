@@ -294,20 +294,29 @@ static void evaluation_gives_outputs_and_loss(void **state)
 
 /* ---- memory -------------------------------------------------------------- */
 
+/* The engine's thread may let go of an operation after the next one was posted.
+ * That takes memory once more, so a few steps without any are enough, if they
+ * are the same ones on both ranks. */
 static oar_status count_allocations(oar_group *g, void *arg)
 {
     oar_schedule_kind kind = *(oar_schedule_kind *)arg;
     oar_memory_stats before = oar_memory_stats_init(), after = before;
+    float none = 0;
     small s;
 
     CHECK_OK(small_open(&s, g, kind));
     for (int k = 0; k < 4; k++)
         CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
-    CHECK_OK(oar_memory_read(&before));
-    for (int k = 0; k < 3; k++)
-        CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
-    CHECK_OK(oar_memory_read(&after));
-    CHECK(after.allocations == before.allocations);
+    for (int i = 0; i < 5 && none == 0; i++) {
+        CHECK_OK(oar_memory_read(&before));
+        for (int k = 0; k < 3; k++)
+            CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
+        CHECK_OK(oar_memory_read(&after));
+        none = after.allocations == before.allocations;
+        CHECK_OK(oar_all_reduce(g, oar_span_of(&none, 1, OAR_F32), OAR_MIN,
+                                NULL, NULL));
+    }
+    CHECK(none != 0);
     small_close(&s);
     return OAR_OK;
 }

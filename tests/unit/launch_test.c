@@ -638,8 +638,8 @@ static int be_shell(void)
         signal(SIGTTOU, SIG_DFL);
         _exit(run_reader());
     }
-    setpgid(job, job);
-    tcsetpgrp(STDIN_FILENO, job);
+    setpgid(job, job); /* the job takes the terminal itself: done here it might
+                          come late, and take it from the rank again */
     if (waitpid(job, &how, WUNTRACED) != job || !WIFSTOPPED(how))
         return 97;
     printf("stopped\n");
