@@ -6,19 +6,19 @@
  * Sequences of 64 tokens, f32, AdamW, one thread a rank: set
  * OPENBLAS_NUM_THREADS=1, and bind each rank to a core of its own. KIND is a
  * kind of schedule; or one, a process that runs the micro-batches one after the
- * other. The parts of the model are timed first and dealt to the stages. Then
- * each stage is run alone, on all ranks at the same time: its medians are the
- * costs. Rank 0 prints a line
+ * other. The parts of the model are timed first and dealt to the stages. Rank 0
+ * prints a line
  * pipeline,KIND,RANKS,STAGES,MICRO,WALL_MS,STEP_MS,SIMULATED_MS,RATIO,BUBBLE%,
  *     SIMULATED%,PEAK_MB,PROMISED_MB,TOKENS/S,LOSS
- * with the median times of a step with and without the optimizer, of the
- * slowest rank; what the schedule takes at those costs, and the quotient of
- * both; the part of all ranks' time that is not work at those costs, and what
- * it is in the schedule; on the rank that needs most of it, the memory that the
- * pipeline has taken, and what the schedule needs for what is in flight.
- * Before it, for each stage, a line
- * stage,INDEX,PARTS,F_MS,I_MS,W_MS,B_MS,HELD_MB,HALF_MB,MESSAGE_KB
- * where HELD is what a micro-batch holds after F, and HALF after I.
+ * with medians over the steps: of the time of a step with and without the
+ * optimizer, on the slowest rank; of what the schedule takes at what the actions
+ * of that step took, and of the quotient of both; of the part of all ranks' time
+ * that was not in stages, and of what it is in the schedule; on the rank that
+ * needs most of it, the memory that tapes had in use, and what the schedule
+ * needs for what is in flight. Before it, for each stage, a line
+ * stage,INDEX,PARTS,F_MS,I_MS,W_MS,HELD_MB,HALF_MB,MESSAGE_KB
+ * of the last step, where HELD is what a micro-batch holds after F, and HALF
+ * after I (0: there is none, and I and W are half of B each).
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@
 
 #include <oarsong/oarsong.h>
 
-enum { TOKENS = 64, MOST_STEPS = 1000, STAGES = 64, TIMES = 9, PARAMS = 4096 };
+enum { TOKENS = 64, MOST_STEPS = 1000, STAGES = 64, PARAMS = 4096 };
 
 #define TRY(call)                                                \
     do {                                                         \
@@ -38,12 +38,6 @@ enum { TOKENS = 64, MOST_STEPS = 1000, STAGES = 64, TIMES = 9, PARAMS = 4096 };
             exit(1);                                             \
         }                                                        \
     } while (0)
-
-/* What F, I, W and B of each stage cost, and what a micro-batch holds. */
-typedef struct stage_costs {
-    double forward[STAGES], inputs[STAGES], weights[STAGES], whole[STAGES];
-    uint64_t held[STAGES], half[STAGES], message[STAGES];
-} stage_costs;
 
 typedef struct bench_run {
     const char *kind;
@@ -58,9 +52,11 @@ typedef struct bench_run {
     oar_pipeline *pipe;
     oar_optim *adam;
     oar_tape *tape;
-    stage_costs cost;
-    uint64_t before; /* bytes of the process before the pipeline was made */
     double wall[MOST_STEPS], step[MOST_STEPS], loss;
+    /* In each step what the schedule promised, and what was. */
+    double simulated[MOST_STEPS], ratio[MOST_STEPS];
+    double bubble[MOST_STEPS], simulated_bubble[MOST_STEPS];
+    double peak_bytes, promised_bytes;
 } bench_run;
 
 static double now_ms(void)
@@ -69,14 +65,6 @@ static double now_ms(void)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
-static uint64_t live_bytes(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    TRY(oar_memory_read(&stats));
-    return stats.live_bytes;
 }
 
 static int by_size(const void *a, const void *b)
@@ -98,7 +86,7 @@ static void reduce(bench_run *r, double *x, int count, oar_reduce_op op)
                        NULL, NULL));
 }
 
-/* ---- costs --------------------------------------------------------------- */
+/* ---- parts --------------------------------------------------------------- */
 
 static oar_tensor *new_tokens(const bench_run *r, oar_tape *tape, int64_t rows,
                               uint64_t seed)
@@ -134,92 +122,17 @@ static oar_tensor *run_forward(const bench_run *r, oar_tape *tape,
     return last ? loss_of(NULL, tape, 0, &y, 1, &target) : y;
 }
 
-/* Times of one micro-batch: forward, inputs, weights, or forward and whole. */
-static void time_once(const bench_run *r, oar_tape *tape, oar_module *module,
-                      int first, int last, int halves, double ms[3],
-                      uint64_t bytes[2])
+/* Returns the time of one micro-batch, forward and backward. */
+static double time_once(const bench_run *r, oar_tape *tape, oar_module *module,
+                        int first, int last)
 {
-    uint64_t empty = live_bytes();
-    double at = now_ms(), next;
+    double from = now_ms();
     oar_tensor *y = run_forward(r, tape, module, first, last);
     oar_tensor *seed = oar_full(tape, OAR_F32, oar_tensor_shape(y), 1e-3);
 
-    next = now_ms();
-    ms[0] = next - at;
-    bytes[0] = live_bytes() - empty;
-    if (halves)
-        TRY(oar_backward_inputs(tape, 1, &y, &seed));
-    else
-        TRY(oar_backward_from(tape, 1, &y, &seed));
-    at = now_ms();
-    ms[1] = at - next;
-    bytes[1] = live_bytes() - empty;
-    if (halves)
-        TRY(oar_backward_weights(tape));
-    ms[2] = now_ms() - at;
+    TRY(oar_backward_from(tape, 1, &y, &seed));
     oar_tape_reset(tape);
-}
-
-static void measure_stage(bench_run *r, int s, oar_module *module)
-{
-    stage_costs *c = &r->cost;
-    double ms[3], f[TIMES], i[TIMES], w[TIMES], b[TIMES];
-    uint64_t bytes[2];
-    oar_tape *tape;
-
-    for (int k = -1; k < TIMES; k++) {
-        TRY(oar_tape_create(&tape)); /* its memory is that of a micro-batch */
-        time_once(r, tape, module, s == 0, s == r->total - 1, 1, ms, bytes);
-        c->held[s] = bytes[0];
-        c->half[s] = bytes[1];
-        time_once(r, tape, module, s == 0, s == r->total - 1, 1, ms, bytes);
-        if (k >= 0) {
-            f[k] = ms[0];
-            i[k] = ms[1];
-            w[k] = ms[2];
-        }
-        time_once(r, tape, module, s == 0, s == r->total - 1, 0, ms, bytes);
-        if (k >= 0)
-            b[k] = ms[1];
-        oar_tape_destroy(tape);
-    }
-    c->forward[s] = median(f, TIMES);
-    c->inputs[s] = median(i, TIMES);
-    c->weights[s] = median(w, TIMES);
-    c->whole[s] = median(b, TIMES);
-    c->message[s] =
-        s == r->total - 1 ? 0 : (uint64_t)(r->rows * TOKENS * r->gpt.width * 4);
-}
-
-/* Puts the costs of all ranks' stages together. */
-static void share_costs(bench_run *r)
-{
-    double all[STAGES][7] = { { 0 } };
-    stage_costs *c = &r->cost;
-
-    for (int i = 0; i < r->stages; i++) {
-        int s = r->stage[i].index;
-        const double mine[7] = { c->forward[s],        c->inputs[s],
-                                 c->weights[s],        c->whole[s],
-                                 (double)c->held[s],   (double)c->half[s],
-                                 (double)c->message[s] };
-
-        memcpy(all[s], mine, sizeof mine);
-    }
-    reduce(r, all[0], 7 * STAGES, OAR_SUM);
-    for (int s = 0; s < r->total; s++) {
-        c->forward[s] = all[s][0];
-        c->inputs[s] = all[s][1];
-        c->weights[s] = all[s][2];
-        c->whole[s] = all[s][3];
-        c->held[s] = (uint64_t)all[s][4];
-        c->half[s] = (uint64_t)all[s][5];
-        c->message[s] = (uint64_t)all[s][6];
-        if (r->rank == 0)
-            printf("stage,%d,%d,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%.0f\n", s,
-                   r->count[s], all[s][0], all[s][1], all[s][2], all[s][3],
-                   all[s][4] / 1e6, all[s][5] / 1e6, all[s][6] / 1e3);
-    }
+    return now_ms() - from;
 }
 
 /* Deals the parts of the model to the stages, by rank 0's times. */
@@ -227,8 +140,6 @@ static void deal_parts(bench_run *r)
 {
     int parts = r->gpt.layers + 2;
     double *cost = calloc((size_t)parts, sizeof *cost);
-    double ms[3];
-    uint64_t bytes[2];
     oar_module *part;
     oar_tape *tape;
 
@@ -236,9 +147,10 @@ static void deal_parts(bench_run *r)
         TRY(oar_gpt_stage_create(&r->gpt, p, 1, &part));
         TRY(oar_tape_create(&tape));
         for (int k = 0; k < 3; k++) {
-            time_once(r, tape, part, p == 0, p == parts - 1, 0, ms, bytes);
-            if (k == 0 || ms[0] + ms[1] < cost[p])
-                cost[p] = ms[0] + ms[1];
+            double ms = time_once(r, tape, part, p == 0, p == parts - 1);
+
+            if (k == 0 || ms < cost[p])
+                cost[p] = ms;
         }
         oar_tape_destroy(tape);
         oar_module_release(part);
@@ -309,13 +221,34 @@ static void step_piped(bench_run *r, oar_tensor *x, oar_tensor *y)
     r->loss = result.loss;
 }
 
+/* Compares a step with what its schedule takes at what its actions took. */
+static void judge_step(bench_run *r, int k)
+{
+    oar_schedule_report report = oar_schedule_report_init();
+    oar_schedule_cost cost = oar_schedule_cost_init();
+    oar_pipeline_stats stats = oar_pipeline_stats_init();
+
+    TRY(oar_pipeline_read_stats(r->pipe, &stats));
+    TRY(oar_pipeline_cost(r->pipe, &cost));
+    TRY(oar_schedule_check(r->schedule, &cost, &report));
+    r->simulated[k] = report.time * 1e3;
+    r->simulated_bubble[k] = report.bubble;
+    r->bubble[k] = stats.bubble;
+    r->peak_bytes = (double)stats.most_bytes;
+    r->promised_bytes = (double)report.most_bytes;
+    for (int s = 0; k == r->steps - 1 && r->rank == 0 && s < r->total; s++)
+        printf("stage,%d,%d,%.2f,%.2f,%.2f,%.2f,%.2f,%.0f\n", s, r->count[s],
+               cost.forward[s] * 1e3, cost.inputs[s] * 1e3,
+               cost.weights[s] * 1e3, (double)cost.held[s] / 1e6,
+               (double)cost.half[s] / 1e6, (double)cost.message[s] / 1e3);
+}
+
 static void train(bench_run *r)
 {
     oar_tensor *x = new_tokens(r, NULL, r->batch, 1000);
     oar_tensor *y = new_tokens(r, NULL, r->batch, 2000);
 
     for (int k = 0; k < r->steps; k++) {
-        uint64_t stepped;
         double from;
 
         TRY(oar_barrier(r->world, NULL, NULL));
@@ -325,71 +258,39 @@ static void train(bench_run *r)
         else
             step_alone(r, x, y);
         r->step[k] = now_ms() - from;
-        stepped = live_bytes();
         TRY(oar_optim_step(r->adam));
-        r->before += live_bytes() - stepped; /* its moments do not count */
         oar_optim_zero_grad(r->adam);
         r->wall[k] = now_ms() - from;
+        if (r->pipe != NULL)
+            judge_step(r, k);
     }
     reduce(r, r->step, r->steps, OAR_MAX);
     reduce(r, r->wall, r->steps, OAR_MAX);
+    reduce(r, &r->peak_bytes, 1, OAR_MAX);
+    for (int k = 0; k < r->steps; k++)
+        r->ratio[k] = r->simulated[k] > 0 ? r->step[k] / r->simulated[k] : 0;
     oar_tensor_release(x);
     oar_tensor_release(y);
 }
 
 /* ---- the line ------------------------------------------------------------ */
 
-static int has_halves(const oar_schedule *schedule)
+/* Prints medians, without the first step. */
+static void print_line(bench_run *r)
 {
-    oar_action a;
+    int n = r->steps - 1;
+    double wall = median(r->wall + 1, n), step = median(r->step + 1, n);
 
-    for (int64_t i = 0; i < oar_schedule_actions(schedule, 0); i++) {
-        TRY(oar_schedule_action(schedule, 0, i, &a));
-        if (a.act == OAR_ACT_I)
-            return 1;
-    }
-    return 0;
-}
-
-/* What the schedule promises at the costs. */
-static oar_schedule_report promise(const bench_run *r)
-{
-    static const double nothing[STAGES];
-    oar_schedule_report report = oar_schedule_report_init();
-    oar_schedule_cost cost = oar_schedule_cost_init();
-    const stage_costs *c = &r->cost;
-    int halves = has_halves(r->schedule);
-
-    cost.forward = c->forward;
-    cost.inputs = halves ? c->inputs : c->whole;
-    cost.weights = halves ? c->weights : nothing;
-    cost.held = c->held;
-    cost.half = halves ? c->half : c->held;
-    cost.message = c->message;
-    TRY(oar_schedule_check(r->schedule, &cost, &report));
-    return report;
-}
-
-static void print_line(bench_run *r, double peak)
-{
-    double wall = median(r->wall + 1, r->steps - 1);
-    double step = median(r->step + 1, r->steps - 1);
-    oar_schedule_report report = { .time = 0 };
-    double work, bubble;
-
-    if (r->schedule != NULL)
-        report = promise(r);
-    reduce(r, &peak, 1, OAR_MAX);
     if (r->rank != 0)
         return;
-    work = report.time * r->ranks * (1 - report.bubble);
-    bubble = r->schedule != NULL ? 1 - work / (r->ranks * step) : 0;
     printf("pipeline,%s,%d,%d,%d,%.2f,%.2f,%.2f,%.3f,%.1f,%.1f,%.2f,%.2f,%.0f,"
            "%.5f\n",
-           r->kind, r->ranks, r->total, r->micro, wall, step, report.time,
-           report.time > 0 ? step / report.time : 0, 100 * bubble,
-           100 * report.bubble, peak / 1e6, (double)report.most_bytes / 1e6,
-           (double)(r->batch * TOKENS) / wall * 1e3, r->loss);
+           r->kind, r->ranks, r->total, r->micro, wall, step,
+           median(r->simulated + 1, n), median(r->ratio + 1, n),
+           100 * median(r->bubble + 1, n),
+           100 * median(r->simulated_bubble + 1, n), r->peak_bytes / 1e6,
+           r->promised_bytes / 1e6, (double)(r->batch * TOKENS) / wall * 1e3,
+           r->loss);
 }
 
 static void make_schedule(bench_run *r)
@@ -421,19 +322,13 @@ static void run(bench_run *r)
     make_schedule(r);
     deal_parts(r);
     make_stages(r);
-    TRY(oar_barrier(r->world, NULL, NULL));
-    for (int i = 0; i < r->stages; i++)
-        measure_stage(r, r->stage[i].index, r->stage[i].module);
-    share_costs(r);
-    oar_optim_zero_grad(r->adam);
     TRY(oar_tape_create(&r->tape));
-    r->before = live_bytes();
     if (r->schedule != NULL)
         TRY(oar_pipeline_create(r->world, r->schedule, r->stages, r->stage,
                                 OAR_OPTS(oar_pipeline_opts, .loss = loss_of),
                                 &r->pipe));
     train(r);
-    print_line(r, (double)(live_bytes() - r->before));
+    print_line(r);
     oar_pipeline_destroy(r->pipe);
     oar_tape_destroy(r->tape);
     oar_optim_destroy(r->adam);
