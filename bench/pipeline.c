@@ -11,11 +11,11 @@
  * pipeline,KIND,RANKS,STAGES,MICRO,WALL_MS,STEP_MS,SIMULATED_MS,RATIO,BUBBLE%,
  *     SIMULATED%,PEAK_MB,PROMISED_MB,TOKENS/S,LOSS
  * with medians over the steps: of the time of a step with and without the
- * optimizer, on the slowest rank; of what the schedule takes at what the actions
- * of that step took, and of the quotient of both; of the part of all ranks' time
- * that was not in stages, and of what it is in the schedule; on the rank that
- * needs most of it, the memory that tapes had in use, and what the schedule
- * needs for what is in flight. Before it, for each stage, a line
+ * optimizer, on the slowest rank; of what the schedule takes at what the
+ * actions of that step took, and of the quotient of both; of the part of all
+ * ranks' time that was not in stages, and of what it is in the schedule; on the
+ * rank that needs most of it, the memory that tapes had in use, and what the
+ * schedule needs for what is in flight. Before it, for each stage, a line
  * stage,INDEX,PARTS,F_MS,I_MS,W_MS,HELD_MB,HALF_MB,MESSAGE_KB
  * of the last step, where HELD is what a micro-batch holds after F, and HALF
  * after I (0: there is none, and I and W are half of B each).
