@@ -382,8 +382,7 @@ oar_dtensor oar_dtensor_var_over(oar_tape *tape, oar_dtensor a, oar_dims over,
                                  int keep, int correction)
 {
     oar_dtensor mean, distance, square, sum, var;
-    int64_t results;
-    double each;
+    int64_t results, each; /* how many numbers a result is of */
 
     if (a.local == NULL || a.spec == NULL || has_whole_rows(a, over) ||
         !oari_is_float(oar_tensor_dtype(a.local)))
@@ -393,10 +392,8 @@ oar_dtensor oar_dtensor_var_over(oar_tape *tape, oar_dtensor a, oar_dims over,
     square = oar_dtensor_mul(tape, distance, distance);
     sum = oar_dtensor_sum_over(tape, square, over, keep);
     results = count_of(oar_spec_shape(sum.spec));
-    each = results > 0
-               ? (double)(count_of(a.spec->shape) / results) - correction
-               : 1;
-    var = oar_dtensor_scale(tape, sum, 1 / each);
+    each = results > 0 ? count_of(a.spec->shape) / results : 1 + correction;
+    var = oar_dtensor_scale(tape, sum, 1 / (double)(each - correction));
     if (tape == NULL) {
         oar_tensor_release(mean.local);
         oar_tensor_release(distance.local);
