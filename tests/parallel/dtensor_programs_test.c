@@ -164,7 +164,7 @@ typedef struct programs {
     uint64_t first, end, every;
 } programs;
 
-/* A mesh keeps what it has decided, so it is made anew now and then. */
+/* A mesh keeps what it has decided, so a new one is made now and then. */
 static oar_status run_programs(oar_group *world, void *arg)
 {
     const programs *all = arg;

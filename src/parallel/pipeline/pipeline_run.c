@@ -233,7 +233,7 @@ static oar_status find_roots(oar_pipeline *p, oari_pipe_stage *s,
     return OAR_OK;
 }
 
-/* An input that backward did not come to has a gradient of zeros. */
+/* An input that backward did not reach has a gradient of zeros. */
 static oar_status complete_gradients(oar_pipeline *p, oari_pipe_stage *s,
                                      oari_flight *f, int micro)
 {

@@ -74,7 +74,7 @@ typedef struct oari_rpc_limits {
 typedef struct oari_rpc_peer {
     oari_rpc_limits limits;  /* what it takes */
     int gone;                /* 0, or an oar_gone */
-    int leaving;             /* it has come to the end of its calls */
+    int leaving;             /* it has ended its calls */
     int calls_out, calls_in; /* unanswered: of this rank there, and the other
                                 way */
     uint64_t bytes_out, bytes_in;

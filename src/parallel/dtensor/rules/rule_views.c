@@ -52,6 +52,26 @@ static oar_dtensor run_view(oar_tape *tape, const oari_rule *rule,
     return oari_rule_run(&c, NULL);
 }
 
+/* A view that is given a list of dims has their count and them as numbers. */
+static oar_dtensor run_listed(oar_tape *tape, const oari_rule *rule,
+                              oar_dtensor a, oar_dims list)
+{
+    int64_t number[1 + OAR_MAX_DIMS] = { list.count };
+
+    for (int i = 0; i < list.count && i < OAR_MAX_DIMS; i++)
+        number[1 + i] = list.dim[i];
+    return run_view(tape, rule, a, 1 + OAR_MAX_DIMS, number);
+}
+
+static oar_dims list_of(const oari_rule_call *c)
+{
+    oar_dims list = { .count = (int)c->number[0] };
+
+    for (int i = 0; i < list.count; i++)
+        list.dim[i] = (int)c->number[1 + i];
+    return list;
+}
+
 /* A flat part is a list of elements, before and after. */
 static oar_tensor *reshape_local(const oari_rule_call *c,
                                  const oari_decision *d, oar_tensor *in)
@@ -101,20 +121,12 @@ static oar_status form_permute(const oari_form_call *call, oari_form *form)
 
 RULE(permute, form_permute)
 {
-    oar_dims order = { .count = (int)c->number[0] };
-
-    for (int i = 0; i < order.count; i++)
-        order.dim[i] = (int)c->number[1 + i];
-    return oar_permute(c->tape, in[0], order);
+    return oar_permute(c->tape, in[0], list_of(c));
 }
 
 oar_dtensor oar_dtensor_permute(oar_tape *tape, oar_dtensor a, oar_dims order)
 {
-    int64_t number[1 + OAR_MAX_DIMS] = { order.count };
-
-    for (int i = 0; i < order.count && i < OAR_MAX_DIMS; i++)
-        number[1 + i] = order.dim[i];
-    return run_view(tape, &rule_permute, a, 1 + OAR_MAX_DIMS, number);
+    return run_listed(tape, &rule_permute, a, order);
 }
 
 static oar_status form_transpose(const oari_form_call *call, oari_form *form)
@@ -398,18 +410,10 @@ static oar_status form_flip(const oari_form_call *call, oari_form *form)
 
 RULE(flip, form_flip)
 {
-    oar_dims dims = { .count = (int)c->number[0] };
-
-    for (int i = 0; i < dims.count; i++)
-        dims.dim[i] = (int)c->number[1 + i];
-    return oar_flip(c->tape, in[0], dims);
+    return oar_flip(c->tape, in[0], list_of(c));
 }
 
 oar_dtensor oar_dtensor_flip(oar_tape *tape, oar_dtensor a, oar_dims dims)
 {
-    int64_t number[1 + OAR_MAX_DIMS] = { dims.count };
-
-    for (int i = 0; i < dims.count && i < OAR_MAX_DIMS; i++)
-        number[1 + i] = dims.dim[i];
-    return run_view(tape, &rule_flip, a, 1 + OAR_MAX_DIMS, number);
+    return run_listed(tape, &rule_flip, a, dims);
 }
