@@ -291,7 +291,13 @@ oari_rpc_entry *oari_rpc_find_function(const oar_rpc *agent, const char *name);
 /* Returns the name that is nearest, or NULL; with the lock. */
 const char *oari_rpc_find_nearest(const oar_rpc *agent, const char *name);
 
-/* rpc_call.c */
+/* rpc_pending.c */
+/* Put a call into the table and its window; take it out, and free it; end its
+ * future: with the lock. */
+void oari_rpc_add_pending(oar_rpc *agent, oari_rpc_pending *pending);
+void oari_rpc_remove_pending(oar_rpc *agent, oari_rpc_pending *pending);
+void oari_rpc_finish(oari_rpc_pending *pending, const oar_error *error,
+                     oar_rpc_message *reply);
 void oari_rpc_take_answer(oar_rpc *agent, int from, uint64_t number, int failed,
                           oar_rpc_message *reply, oar_status status);
 oari_rpc_pending *oari_rpc_find_pending(oar_rpc *agent, uint64_t number);

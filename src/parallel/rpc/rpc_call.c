@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rpc: calls of this rank. A call is in the table of pending ones from before
- * it is sent until its answer has come or its rank is gone, and counts in the
- * window of that rank for as long, whether or not anybody still waits for it.
- */
+/* rpc: beginning a call of this rank (rpc_pending.c has what follows). */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,236 +8,6 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "parallel/rpc/rpc_agent.h"
-
-/* ---- the table ----------------------------------------------------------- */
-
-#define EACH(p, agent, bucket)                                   \
-    for (oari_rpc_pending *p = first_pending((agent), (bucket)), \
-                          *next_ = NULL;                         \
-         p != NULL && (next_ = next_pending(p), 1); p = next_)
-
-static oari_rpc_pending *first_pending(oar_rpc *agent, int bucket)
-{
-    return OARI_CONTAINER_OF(agent->pending[bucket].first, oari_rpc_pending,
-                             link);
-}
-
-static oari_rpc_pending *next_pending(oari_rpc_pending *p)
-{
-    return OARI_CONTAINER_OF(p->link.next, oari_rpc_pending, link);
-}
-
-oari_rpc_pending *oari_rpc_find_pending(oar_rpc *agent, uint64_t number)
-{
-    EACH(p, agent, (int)(number % OARI_RPC_BUCKETS))
-        if (p->number == number)
-            return p;
-    return NULL;
-}
-
-static void add_pending(oar_rpc *agent, oari_rpc_pending *p)
-{
-    oari_rpc_peer *peer = &agent->peer[p->to];
-
-    oari_list_append(&agent->pending[p->number % OARI_RPC_BUCKETS], &p->link);
-    peer->calls_out++;
-    peer->bytes_out += p->bytes;
-    agent->stats.pending++;
-    agent->calls_outside += !p->inside;
-    if (p->parent != NULL)
-        p->parent->children++;
-}
-
-/* Takes a call out of the table and its window, and frees it. */
-static void remove_pending(oar_rpc *agent, oari_rpc_pending *p)
-{
-    oari_rpc_peer *peer = &agent->peer[p->to];
-
-    oari_list_remove(&agent->pending[p->number % OARI_RPC_BUCKETS], &p->link);
-    peer->calls_out--;
-    peer->bytes_out -= p->bytes;
-    agent->stats.pending--;
-    agent->calls_outside -= !p->inside;
-    agent->cancels -= p->cancel;
-    if (p->parent != NULL)
-        p->parent->children--;
-    pthread_cond_broadcast(&agent->changed);
-    oari_free(p);
-}
-
-/* ---- ending -------------------------------------------------------------- */
-
-/* Ends the future of a call; with the lock. */
-static void finish(oari_rpc_pending *p, const oar_error *error,
-                   oar_rpc_message *reply)
-{
-    oar_future *future = p->future;
-
-    p->future = NULL;
-    if (future == NULL) {
-        oar_rpc_message_destroy(reply);
-        return;
-    }
-    if (error != NULL)
-        future->agent->stats.failed++;
-    future->pending = NULL;
-    oari_future_finish(future, error, reply);
-    oari_future_drop(future);
-}
-
-void oari_rpc_fail_calls(oar_rpc *agent, int to, const oar_error *error)
-{
-    for (int b = 0; b < OARI_RPC_BUCKETS; b++)
-        EACH(p, agent, b) {
-            oar_error e = *error;
-
-            if (to >= 0 && p->to != to)
-                continue;
-            snprintf(e.operation, sizeof e.operation, "%.31s", p->name);
-            snprintf(e.site, sizeof e.site, "%s", p->site);
-            finish(p, &e, NULL);
-            remove_pending(agent, p);
-        }
-}
-
-void oari_rpc_give_up(oari_rpc_pending *pending, const oar_error *error)
-{
-    oar_rpc *agent = pending->future->agent;
-
-    agent->stats.timed_out += error->status == OAR_E_TIMEOUT;
-    agent->stats.cancelled += error->status == OAR_E_CANCELLED;
-    finish(pending, error, NULL);
-    pending->cancel = 1;
-    agent->cancels++;
-}
-
-void oari_rpc_send_cancels(oar_rpc *agent)
-{
-    for (int b = 0; b < OARI_RPC_BUCKETS; b++) {
-        oari_rpc_head head = { .kind = OARI_RPC_CANCEL, .left_ms = -1 };
-        int to = -1;
-
-        pthread_mutex_lock(&agent->lock);
-        if (agent->cancels == 0)
-            b = OARI_RPC_BUCKETS;
-        else
-            EACH(p, agent, b)
-                if (p->cancel && to < 0) {
-                    p->cancel = 0;
-                    agent->cancels--;
-                    head.call = p->number;
-                    to = p->to;
-                }
-        pthread_mutex_unlock(&agent->lock);
-        if (to == agent->rank)
-            oari_rpc_take_cancel(agent, to, head.call);
-        else if (to >= 0)
-            oari_rpc_send(agent, to, &head, NULL);
-        b -= to >= 0; /* this bucket may have another */
-    }
-}
-
-void oari_rpc_cancel_children(oar_rpc *agent, oar_rpc_call *parent)
-{
-    oar_error error;
-
-    if (parent->children == 0)
-        return;
-    oari_error_set(&error, OAR_E_CANCELLED,
-                   "the call that it was made from was cancelled");
-    error.rank = agent->rank;
-    for (int b = 0; b < OARI_RPC_BUCKETS; b++)
-        EACH(p, agent, b)
-            if (p->parent == parent && p->future != NULL)
-                oari_rpc_give_up(p, &error);
-}
-
-void oari_rpc_leave_children(oar_rpc *agent, oar_rpc_call *parent)
-{
-    for (int b = 0; b < OARI_RPC_BUCKETS && parent->children > 0; b++)
-        EACH(p, agent, b)
-            if (p->parent == parent) {
-                p->parent = NULL;
-                parent->children--;
-            }
-}
-
-void oari_rpc_take_answer(oar_rpc *agent, int from, uint64_t number, int failed,
-                          oar_rpc_message *reply, oar_status status)
-{
-    oari_rpc_pending *p;
-    oar_error error;
-
-    if (status == OAR_OK && failed) {
-        status = oari_rpc_error_get(reply, &error);
-        if (status == OAR_OK)
-            status = error.status;
-        else
-            error = *oar_last_error();
-    } else if (status != OAR_OK) {
-        error = *oar_last_error();
-        if (error.status != status)
-            oari_error_set(&error, status, "the reply of rank %d is lost: %s",
-                           from, oar_status_text(status));
-    }
-    pthread_mutex_lock(&agent->lock);
-    p = oari_rpc_find_pending(agent, number);
-    if (p == NULL || p->to != from) { /* its rank was gone before */
-        pthread_mutex_unlock(&agent->lock);
-        oar_rpc_message_destroy(reply);
-        return;
-    }
-    if (status != OAR_OK) {
-        oar_rpc_message_destroy(reply);
-        reply = NULL;
-    }
-    finish(p, status != OAR_OK ? &error : NULL, reply);
-    remove_pending(agent, p);
-    pthread_mutex_unlock(&agent->lock);
-}
-
-/* ---- deadlines ----------------------------------------------------------- */
-
-/* Ends a call whose time is over; with the lock. */
-static void time_out(oar_rpc *agent, oari_rpc_pending *p, int64_t now)
-{
-    oar_error error;
-    char took[32];
-
-    oari_duration_text(now - p->began_ns, took, sizeof took);
-    oari_error_set(&error, OAR_E_TIMEOUT,
-                   "rank %d (%s) has not answered \"%s\" for %s", p->to,
-                   agent->peer[p->to].limits.name, p->name, took);
-    error.rank = agent->rank;
-    error.peer = p->to;
-    snprintf(error.operation, sizeof error.operation, "%.31s", p->name);
-    snprintf(error.site, sizeof error.site, "%s", p->site);
-    oari_rpc_give_up(p, &error);
-}
-
-int64_t oari_rpc_check_deadlines(void *arg)
-{
-    oar_rpc *agent = arg;
-    int64_t now = oari_now_ns(), next = OARI_NEVER;
-
-    pthread_mutex_lock(&agent->lock);
-    for (int b = 0; b < OARI_RPC_BUCKETS; b++)
-        EACH(p, agent, b) {
-            if (p->future == NULL)
-                continue;
-            if (p->deadline_ns <= now)
-                time_out(agent, p, now);
-            else if (p->deadline_ns < next)
-                next = p->deadline_ns;
-        }
-    if (agent->closing)
-        next = OARI_NEVER;
-    agent->timer_ns = next;
-    pthread_mutex_unlock(&agent->lock);
-    oari_rpc_send_cancels(agent);
-    oari_rref_send_notes(agent);
-    return next;
-}
 
 /* Makes sure that the timer looks at a deadline; with the lock. */
 static void watch_deadline(oar_rpc *agent, int64_t deadline_ns)
@@ -431,7 +198,7 @@ static oar_status begin_call(const char *file, int line, oar_rpc *agent, int to,
         status = enter_window(agent, p, opts->no_wait);
         if (status == OAR_OK) {
             p->number = ++agent->next_call;
-            add_pending(agent, p);
+            oari_rpc_add_pending(agent, p);
             agent->stats.calls++;
             watch_deadline(agent, p->deadline_ns);
             sent = *p; /* which is gone as soon as its rank is */
@@ -471,8 +238,8 @@ oar_status oari_rpc_begin(const char *file, int line, oar_rpc *rpc, int to,
         pthread_mutex_lock(&rpc->lock);
         p = f->pending;
         if (p != NULL) {
-            finish(p, &error, NULL);
-            remove_pending(rpc, p);
+            oari_rpc_finish(p, &error, NULL);
+            oari_rpc_remove_pending(rpc, p);
         }
         pthread_mutex_unlock(&rpc->lock);
     }

@@ -13,7 +13,7 @@
 #include "base/alloc.h"
 #include "base/fork.h"
 #include "base/status.h"
-#include "parallel/rpc/rpc_agent.h"
+#include "parallel/rpc/rpc_ref.h"
 
 enum { MAKER_SHIFT = 40 };
 
@@ -23,7 +23,7 @@ typedef struct oari_rref_note {
     oari_rpc_head head;
 } oari_rref_note;
 
-static int is_own(const oar_rref *rref)
+int oari_rref_is_own(const oar_rref *rref)
 {
     return rref->owner == rref->agent->rank;
 }
@@ -35,7 +35,7 @@ static oari_list *bucket_of(oar_rpc *agent, int owner, uint64_t id)
 
 /* Everything static below is called with refs_lock, unless it says so. */
 
-static oar_rref *find_value(oar_rpc *agent, int owner, uint64_t id)
+oar_rref *oari_rref_find(oar_rpc *agent, int owner, uint64_t id)
 {
     for (oari_link *l = bucket_of(agent, owner, id)->first; l != NULL;
          l = l->next) {
@@ -47,7 +47,7 @@ static oar_rref *find_value(oar_rpc *agent, int owner, uint64_t id)
     return NULL;
 }
 
-static oar_rref *add_value(oar_rpc *agent, int owner, uint64_t id)
+oar_rref *oari_rref_add(oar_rpc *agent, int owner, uint64_t id)
 {
     size_t ranks = (size_t)agent->ranks;
     oar_rref *r = oari_alloc(1, sizeof *r + 2 * ranks * sizeof(uint32_t));
@@ -63,20 +63,20 @@ static oar_rref *add_value(oar_rpc *agent, int owner, uint64_t id)
                            .waiting = r->numbers,
                            .owed = r->numbers + ranks };
     oari_list_append(bucket_of(agent, owner, id), &r->link);
-    *(is_own(r) ? &agent->refs_owned : &agent->refs_held) += 1;
+    *(oari_rref_is_own(r) ? &agent->refs_owned : &agent->refs_held) += 1;
     return r;
 }
 
 static void remove_value(oar_rref *r)
 {
     oari_list_remove(bucket_of(r->agent, r->owner, r->id), &r->link);
-    *(is_own(r) ? &r->agent->refs_owned : &r->agent->refs_held) -= 1;
+    *(oari_rref_is_own(r) ? &r->agent->refs_owned : &r->agent->refs_held) -= 1;
 }
 
 /* ---- control messages ---------------------------------------------------- */
 
-static void add_note(oar_rpc *agent, int to, oari_rpc_kind kind, uint64_t id,
-                     uint32_t number, unsigned flags)
+void oari_rref_add_note(oar_rpc *agent, int to, oari_rpc_kind kind, uint64_t id,
+                        uint32_t number, unsigned flags)
 {
     oari_rref_note *note = oari_alloc(1, sizeof *note);
 
@@ -126,11 +126,11 @@ static void free_value(void *arg)
 }
 
 /* After whatever may have been the last use of a value. */
-static void settle(oar_rref *r)
+void oari_rref_end(oar_rref *r)
 {
     oar_rpc *agent = r->agent;
 
-    if (is_own(r)) {
+    if (oari_rref_is_own(r)) {
         if (agent->refs_closed || r->phase == OARI_RREF_TO_COME ||
             !oari_owned_is_free(&r->owned))
             return; /* at the end oari_rref_free_all does it */
@@ -139,7 +139,8 @@ static void settle(oar_rref *r)
         oari_rpc_pool_post(agent->pool, &r->job);
     } else if (oari_held_is_over(&r->held)) {
         if (r->held.granted > 0 && !r->held.broken)
-            add_note(agent, r->owner, OARI_RPC_DROP, r->id, r->held.granted, 0);
+            oari_rref_add_note(agent, r->owner, OARI_RPC_DROP, r->id,
+                               r->held.granted, 0);
         remove_value(r);
         oari_free(r);
     }
@@ -165,24 +166,25 @@ void oari_rref_tell_broken(oar_rref *r)
     oari_rpc_pool_post(r->agent->pool, &r->job);
 }
 
-static void break_value(oar_rref *r, const oar_error *error)
+void oari_rref_break(oar_rref *r, const oar_error *error)
 {
     r->error = *error;
     oari_rref_tell_broken(r);
 }
 
 /* Sends the HELDs that were put off until NOTED. */
-static void confirm_owed(oar_rref *r)
+void oari_rref_confirm_owed(oar_rref *r)
 {
     for (int to = 0; to < r->agent->ranks; to++)
         for (; r->held.owed[to] > 0; r->held.owed[to]--)
-            add_note(r->agent, to, OARI_RPC_HELD, r->id, (uint32_t)r->owner, 0);
+            oari_rref_add_note(r->agent, to, OARI_RPC_HELD, r->id,
+                               (uint32_t)r->owner, 0);
 }
 
 oar_rref *oari_rref_add_handle(oar_rref *rref)
 {
     pthread_mutex_lock(&rref->agent->refs_lock);
-    if (is_own(rref))
+    if (oari_rref_is_own(rref))
         oari_owned_grant(&rref->owned, rref->owner);
     else
         rref->held.handles++;
@@ -195,11 +197,11 @@ void oari_rref_drop_handle(oar_rref *rref)
     oar_rpc *agent = rref->agent;
 
     pthread_mutex_lock(&agent->refs_lock);
-    if (is_own(rref))
+    if (oari_rref_is_own(rref))
         oari_owned_drop(&rref->owned, rref->owner, 1);
     else
         rref->held.handles--;
-    settle(rref);
+    oari_rref_end(rref);
     if (agent->notes.first != NULL && agent->timer != NULL)
         oari_worker_wake(agent->timer); /* which sends them */
     pthread_mutex_unlock(&agent->refs_lock);
@@ -207,7 +209,7 @@ void oari_rref_drop_handle(oar_rref *rref)
 
 /* ---- values that another rank makes here --------------------------------- */
 
-static int maker_of(uint64_t id)
+int oari_rref_maker(uint64_t id)
 {
     return (int)(id >> MAKER_SHIFT);
 }
@@ -232,10 +234,10 @@ static void note_made(oari_rpc_peer *maker, uint64_t serial)
 }
 
 /* Finds a value of this rank; if it is yet to be made, makes a place for it. */
-static oar_rref *find_own(oar_rpc *agent, uint64_t id)
+oar_rref *oari_rref_find_own(oar_rpc *agent, uint64_t id)
 {
-    oar_rref *r = find_value(agent, agent->rank, id);
-    int maker = maker_of(id);
+    oar_rref *r = oari_rref_find(agent, agent->rank, id);
+    int maker = oari_rref_maker(id);
     uint64_t serial = serial_of(id);
     const oari_rpc_peer *m;
 
@@ -246,7 +248,7 @@ static oar_rref *find_own(oar_rpc *agent, uint64_t id)
                     (m->made_here - serial >= 64 ||
                      (m->made_mask >> (m->made_here - serial) & 1) != 0)))
         return NULL;
-    r = add_value(agent, agent->rank, id);
+    r = oari_rref_add(agent, agent->rank, id);
     if (r != NULL)
         r->strand.busy = 1; /* until the call that makes it has run */
     return r;
@@ -259,9 +261,9 @@ oar_status oari_rref_find_for(oar_rpc *agent, int from, uint64_t id, int makes,
     oar_rref *r;
 
     pthread_mutex_lock(&agent->refs_lock);
-    r = find_own(agent, id);
-    if (makes &&
-        (maker_of(id) != from || r == NULL || r->phase != OARI_RREF_TO_COME))
+    r = oari_rref_find_own(agent, id);
+    if (makes && (oari_rref_maker(id) != from || r == NULL ||
+                  r->phase != OARI_RREF_TO_COME))
         status = oari_fail(OAR_E_DATA, "rank %d made a value twice", from);
     else if (r == NULL)
         status = oari_fail(OAR_E_NOT_FOUND,
@@ -288,10 +290,10 @@ oar_status oari_rref_promise(oar_rpc *agent, int owner, oar_rref **rref)
     oar_rref *r;
 
     pthread_mutex_lock(&agent->refs_lock);
-    r = add_value(agent, owner,
-                  ((uint64_t)agent->rank << MAKER_SHIFT) |
-                      ++agent->peer[owner].made_there);
-    if (r != NULL && is_own(r)) {
+    r = oari_rref_add(agent, owner,
+                      ((uint64_t)agent->rank << MAKER_SHIFT) |
+                          ++agent->peer[owner].made_there);
+    if (r != NULL && oari_rref_is_own(r)) {
         oari_owned_grant(&r->owned, owner);
         r->strand.busy = 1;
     } else if (r != NULL) {
@@ -327,204 +329,13 @@ void oari_rref_settle(oar_rref *rref, oar_rpc_message *message,
         oar_rpc_message_destroy(message);
 }
 
-/* ---- messages with references -------------------------------------------- */
-
-oar_status oari_rref_check_all(const oar_rpc *agent,
-                               const oar_rpc_message *message)
-{
-    for (int64_t i = 0; message != NULL && i < message->refs.count; i++)
-        if (message->refs.data[i]->agent != agent)
-            return oari_fail(OAR_E_ARG,
-                             "reference %lld of the message is another agent's",
-                             (long long)i);
-    return OAR_OK;
-}
-
-void oari_rref_send_all(oar_rpc *agent, int to, const oar_rpc_message *message)
-{
-    if (message == NULL || message->refs.count == 0)
-        return;
-    pthread_mutex_lock(&agent->refs_lock);
-    for (int64_t i = 0; i < message->refs.count; i++) {
-        oar_rref *r = message->refs.data[i];
-
-        if (is_own(r))
-            oari_owned_grant(&r->owned, to);
-        else
-            oari_held_pass(&r->held, to);
-    }
-    pthread_mutex_unlock(&agent->refs_lock);
-}
-
-/* A value of this rank has come home; one that is gone is there as failed. */
-static oar_rref *take_own(oar_rpc *agent, int from, uint64_t id)
-{
-    oar_rref *r = find_own(agent, id);
-
-    if (r == NULL) {
-        r = add_value(agent, agent->rank, id);
-        if (r == NULL)
-            return NULL;
-        r->phase = OARI_RREF_FAILED;
-        oari_error_set(&r->error, OAR_E_NOT_FOUND,
-                       "the value %llu of rank %d is gone",
-                       (unsigned long long)id, agent->rank);
-    }
-    oari_owned_grant(&r->owned, agent->rank);
-    add_note(agent, from, OARI_RPC_HELD, id, (uint32_t)agent->rank, 0);
-    return r;
-}
-
-/* A value of another rank has come. */
-static oar_rref *take_held(oar_rpc *agent, int from, int owner, uint64_t id)
-{
-    oar_rref *r = find_value(agent, owner, id);
-
-    if (r == NULL)
-        r = add_value(agent, owner, id);
-    if (r == NULL)
-        return NULL;
-    if (agent->peer[owner].gone && !r->held.broken) {
-        r->held.broken = 1;
-        oari_error_set(&r->error, OAR_E_PEER,
-                       "rank %d (%s), which owned the value, is gone", owner,
-                       agent->peer[owner].limits.name);
-        r->error.peer = owner;
-    }
-    if (from == owner) {
-        oari_held_granted(&r->held);
-        return r;
-    }
-    switch (oari_held_passed(&r->held, from)) {
-    case OARI_HELD_ASK: add_note(agent, owner, OARI_RPC_HOLD, id, 0, 0); break;
-    case OARI_HELD_CONFIRM:
-        add_note(agent, from, OARI_RPC_HELD, id, (uint32_t)owner, 0);
-        break;
-    case OARI_HELD_NOTHING: break;
-    }
-    return r;
-}
-
-oar_status oari_rref_receive_all(oar_rpc *agent, int from,
-                                 oar_rpc_message *message)
-{
-    oari_rpc_value v;
-    oar_status status = OAR_OK;
-
-    pthread_mutex_lock(&agent->refs_lock);
-    for (size_t at = 0; at < message->bytes && status == OAR_OK; at = v.next) {
-        oar_rref *r = NULL;
-
-        status = oari_rpc_read_value(message->values, message->bytes, at, &v);
-        if (status != OAR_OK)
-            break;
-        if (v.type != OARI_RPC_REF)
-            continue;
-        if (v.owner >= agent->ranks || maker_of(v.id) >= agent->ranks)
-            status = oari_fail(OAR_E_DATA, "a reference to a value of rank %d",
-                               v.owner);
-        else if (oari_vec_reserve(&message->refs, 1) != OAR_OK)
-            status = OAR_E_NOMEM;
-        else
-            r = v.owner == agent->rank ? take_own(agent, from, v.id)
-                                       : take_held(agent, from, v.owner, v.id);
-        if (r != NULL)
-            message->refs.data[message->refs.count++] = r;
-        else if (status == OAR_OK)
-            status = OAR_E_NOMEM;
-    }
-    pthread_mutex_unlock(&agent->refs_lock);
-    return status;
-}
-
-/* ---- control messages that come ------------------------------------------ */
-
-static int take_noted(oar_rpc *agent, int from, const oari_rpc_head *head)
-{
-    oar_rref *r = find_value(agent, from, head->reference);
-    int found = (head->flags & OARI_RPC_FAILED) == 0;
-    oar_error error;
-
-    if (r == NULL || !r->held.asked)
-        return 0;
-    oari_held_noted(&r->held, found);
-    if (!found) {
-        oari_error_set(&error, OAR_E_NOT_FOUND,
-                       "the value %llu of rank %d is gone: a rank that passed "
-                       "it on died",
-                       (unsigned long long)r->id, from);
-        error.peer = from;
-        break_value(r, &error);
-    }
-    confirm_owed(r);
-    settle(r);
-    return 1;
-}
-
-static int take_hold(oar_rpc *agent, int from, const oari_rpc_head *head)
-{
-    oar_rref *r = find_own(agent, head->reference);
-
-    if (r != NULL)
-        oari_owned_grant(&r->owned, from);
-    add_note(agent, from, OARI_RPC_NOTED, head->reference, 0,
-             r != NULL ? 0 : OARI_RPC_FAILED);
-    return 1;
-}
-
-static int take_drop(oar_rpc *agent, int from, const oari_rpc_head *head)
-{
-    oar_rref *r = find_value(agent, agent->rank, head->reference);
-
-    if (r == NULL || !oari_owned_drop(&r->owned, from, head->status))
-        return 0;
-    settle(r);
-    return 1;
-}
-
-static int take_confirmation(oar_rpc *agent, int from,
-                             const oari_rpc_head *head)
-{
-    oar_rref *r = head->status < (uint32_t)agent->ranks
-                      ? find_value(agent, (int)head->status, head->reference)
-                      : NULL;
-
-    if (r == NULL || is_own(r) || !oari_held_confirmed(&r->held, from))
-        return 0;
-    settle(r);
-    return 1;
-}
-
-void oari_rref_take_note(oar_rpc *agent, int from, const oari_rpc_head *head)
-{
-    int good = 0;
-
-    pthread_mutex_lock(&agent->refs_lock);
-    if (agent->peer[from].gone)
-        good = 1; /* what it held is forgotten already */
-    else if (head->kind == OARI_RPC_HOLD)
-        good = take_hold(agent, from, head);
-    else if (head->kind == OARI_RPC_NOTED)
-        good = take_noted(agent, from, head);
-    else if (head->kind == OARI_RPC_HELD)
-        good = take_confirmation(agent, from, head);
-    else if (head->kind == OARI_RPC_DROP)
-        good = take_drop(agent, from, head);
-    pthread_mutex_unlock(&agent->refs_lock);
-    if (!good) {
-        pthread_mutex_lock(&agent->lock);
-        agent->stats.refused++;
-        pthread_mutex_unlock(&agent->lock);
-    }
-}
-
 /* ---- deaths and the end -------------------------------------------------- */
 
 static void forget_rank(oar_rref *r, int rank, const oar_error *error)
 {
-    if (is_own(r)) {
+    if (oari_rref_is_own(r)) {
         oari_owned_rank_gone(&r->owned, rank);
-        if (r->phase == OARI_RREF_TO_COME && maker_of(r->id) == rank) {
+        if (r->phase == OARI_RREF_TO_COME && oari_rref_maker(r->id) == rank) {
             r->phase = OARI_RREF_FAILED;
             r->error = *error;
             oari_rpc_release_strand(r->agent, &r->strand);
@@ -532,11 +343,11 @@ static void forget_rank(oar_rref *r, int rank, const oar_error *error)
     } else {
         oari_held_rank_gone(&r->held, rank);
         if (rank == r->owner) {
-            confirm_owed(r);
-            break_value(r, error);
+            oari_rref_confirm_owed(r);
+            oari_rref_break(r, error);
         }
     }
-    settle(r);
+    oari_rref_end(r);
 }
 
 void oari_rref_rank_gone(oar_rpc *agent, int rank, const oar_error *error)
