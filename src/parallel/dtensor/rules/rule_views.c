@@ -12,26 +12,6 @@
                                   const oari_decision *d,                      \
                                   oar_tensor *const *in, oar_tensor **second)
 
-oar_status oari_form_dim(const oari_form_call *call, int64_t number, int ndim,
-                         int *dim)
-{
-    *dim = 0;
-    if (number < -ndim || number >= ndim)
-        return oari_fail(OAR_E_ARG, "%s: dim %lld of a tensor %s", call->name,
-                         (long long)number,
-                         oari_box_shape_text(call->shape[0]).text);
-    *dim = (int)(number < 0 ? number + ndim : number);
-    return OAR_OK;
-}
-
-oar_status oari_form_list(const oari_form_call *call, int64_t count)
-{
-    if (count >= 0 && count <= OAR_MAX_DIMS)
-        return OAR_OK;
-    return oari_fail(OAR_E_ARG, "%s: %lld dims; there are %d at most",
-                     call->name, (long long)count, OAR_MAX_DIMS);
-}
-
 /* Starts a form of one input whose numbers stay as they are. */
 static void form_view(const oari_form_call *call, oari_form *form)
 {
