@@ -1,11 +1,21 @@
-# Kernels for NVIDIA's GPUs: each src/device/cuda/FILE.cu becomes FILE.fatbin in
-# the folder oarsong/ beside the library, which loads it when a GPU needs it.
-# OARSONG_KERNELS: auto (where nvcc is), on (or the build fails), off. The
-# library itself is the same with and without them.
+# Kernels for NVIDIA's GPUs: each FILE.cu of src/device/cuda and src/tensor/cuda
+# becomes FILE.fatbin in the folder oarsong/ beside the library, which loads it
+# when a GPU needs it. OARSONG_KERNELS: auto (where nvcc is), on (or the build
+# fails), off. The library itself is the same with and without them, and no
+# other target waits for them.
 set(OARSONG_KERNELS "auto" CACHE STRING "Kernels for GPUs: auto, on or off")
 
 # Those of these that nvcc knows, and PTX of the last for what comes after it.
-set(OARSONG_KERNELS_FOR 75 80 86 90 100)
+# Kernels of collectives are for every GPU that runs CUDA 13; those for training
+# use what came with sm_80, and each further target costs time of the build. A
+# file FILE_sm90a.cu is for that target alone.
+set(OARSONG_KERNELS_FOR_device 75 80 86 90 100)
+set(OARSONG_KERNELS_FOR_tensor 80 90)
+
+# The results of a collective must not depend on whether a multiply and an add
+# are fused; training kernels gain by it.
+set(OARSONG_KERNELS_FLAGS_device -fmad=false)
+set(OARSONG_KERNELS_FLAGS_tensor -fmad=true)
 
 function(oarsong_kernels_left_out why)
     if("${OARSONG_KERNELS}" STREQUAL "on")
@@ -16,13 +26,12 @@ function(oarsong_kernels_left_out why)
         PROPERTY COMPILE_DEFINITIONS "OARSONG_WITHOUT_KERNELS=\"${why}\"")
 endfunction()
 
-# The -gencode options of this nvcc, in result; empty if it does not work.
+# The -gencode options of this nvcc for those targets, in result; empty if it
+# knows none of them.
 function(oarsong_kernels_targets result)
-    execute_process(COMMAND ${OARSONG_NVCC} --list-gpu-code
-        OUTPUT_VARIABLE known ERROR_QUIET)
     set(options "")
-    foreach(arch IN LISTS OARSONG_KERNELS_FOR)
-        if("${known}" MATCHES "sm_${arch}\n")
+    foreach(arch IN LISTS ARGN)
+        if("${OARSONG_KERNELS_KNOWN}" MATCHES "sm_${arch}\n")
             list(APPEND options -gencode arch=compute_${arch},code=sm_${arch})
             set(last ${arch})
         endif()
@@ -33,18 +42,32 @@ function(oarsong_kernels_targets result)
     set(${result} "${options}" PARENT_SCOPE)
 endfunction()
 
-# Results must not depend on whether a multiply and an add are fused.
-function(oarsong_kernels_build targets)
-    file(GLOB sources CONFIGURE_DEPENDS src/device/cuda/*.cu)
-    file(GLOB headers CONFIGURE_DEPENDS src/device/cuda/*.h)
-    set(folder ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/oarsong)
-    set(images "")
+# Adds what builds the files of src/FOLDER/cuda; their images are added to the
+# list OARSONG_KERNELS_IMAGES.
+function(oarsong_kernels_folder folder)
+    file(GLOB sources CONFIGURE_DEPENDS src/${folder}/cuda/*.cu)
+    file(GLOB headers CONFIGURE_DEPENDS src/device/cuda/*.h
+        src/${folder}/cuda/*.h src/${folder}/cuda/*.cuh)
+    set(to ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/oarsong)
+    set(images ${OARSONG_KERNELS_IMAGES})
     foreach(source IN LISTS sources)
         get_filename_component(name ${source} NAME_WE)
-        set(image ${folder}/${name}.fatbin)
+        set(image ${to}/${name}.fatbin)
+        if("${image}" IN_LIST images)
+            message(FATAL_ERROR "Two files of kernels are called ${name}.cu")
+        endif()
+        if("${name}" MATCHES "_sm90a$")
+            if(NOT "${OARSONG_KERNELS_KNOWN}" MATCHES "sm_90\n")
+                continue()
+            endif()
+            set(targets -gencode arch=compute_90a,code=sm_90a)
+        else()
+            oarsong_kernels_targets(targets ${OARSONG_KERNELS_FOR_${folder}})
+        endif()
         add_custom_command(OUTPUT ${image}
-            COMMAND ${CMAKE_COMMAND} -E make_directory ${folder}
-            COMMAND ${OARSONG_NVCC} -fatbin -std=c++17 -O3 -fmad=false
+            COMMAND ${CMAKE_COMMAND} -E make_directory ${to}
+            COMMAND ${OARSONG_NVCC} -fatbin -std=c++17 -O3
+                ${OARSONG_KERNELS_FLAGS_${folder}}
                 ${targets} -I${CMAKE_SOURCE_DIR}/include
                 -I${CMAKE_SOURCE_DIR}/src -I${CMAKE_BINARY_DIR}/include
                 -o ${image} ${source}
@@ -52,8 +75,15 @@ function(oarsong_kernels_build targets)
             COMMENT "Building kernels ${name}.fatbin" VERBATIM)
         list(APPEND images ${image})
     endforeach()
-    add_custom_target(oarsong_kernels ALL DEPENDS ${images})
-    install(FILES ${images} DESTINATION ${CMAKE_INSTALL_LIBDIR}/oarsong)
+    set(OARSONG_KERNELS_IMAGES "${images}" PARENT_SCOPE)
+endfunction()
+
+function(oarsong_kernels_build)
+    oarsong_kernels_folder(device)
+    oarsong_kernels_folder(tensor)
+    add_custom_target(oarsong_kernels ALL DEPENDS ${OARSONG_KERNELS_IMAGES})
+    install(FILES ${OARSONG_KERNELS_IMAGES}
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/oarsong)
     message(STATUS "Kernels for GPUs: ${OARSONG_NVCC}")
 endfunction()
 
@@ -66,9 +96,11 @@ else()
         oarsong_kernels_left_out(
             "no nvcc was found (CUDA's toolkit has it, OARSONG_NVCC can name it)")
     else()
-        oarsong_kernels_targets(targets)
+        execute_process(COMMAND ${OARSONG_NVCC} --list-gpu-code
+            OUTPUT_VARIABLE OARSONG_KERNELS_KNOWN ERROR_QUIET)
+        oarsong_kernels_targets(targets ${OARSONG_KERNELS_FOR_tensor})
         if(targets)
-            oarsong_kernels_build("${targets}")
+            oarsong_kernels_build()
         else()
             oarsong_kernels_left_out(
                 "${OARSONG_NVCC} knows none of the GPUs that they are for")

@@ -10,9 +10,13 @@
 #ifndef OARI_DEVICE_CUDA_CUDA_H
 #define OARI_DEVICE_CUDA_CUDA_H
 
+#include <stdatomic.h>
+
 #include <oarsong/device.h>
 
 #include "device/cuda/cuda_symbols.h"
+
+enum { OARI_CUDA_DEVICES = 64 }; /* the library ignores further ones */
 
 /* Gives the driver, initialised. The first call of a process loads it; if that
  * fails, every later call fails with the same text. OAR_E_STATE in a child of a
@@ -65,11 +69,12 @@ void oari_cuda_unhold(oari_cu_memory base);
 
 /* ---- kernels ------------------------------------------------------------- */
 
-/* Gives a kernel by its file (src/device/cuda/FILE.cu, built to FILE.fatbin in
- * the folder oarsong/ beside the library, or in OARSONG_KERNELS) and its name.
- * OAR_E_UNAVAILABLE with the reason: no nvcc at build time, ... Both texts are
- * borrowed for good. The first call loads it, which may block until the device
- * has run all its work: look a kernel up before a stream waits for a peer. */
+/* Gives a kernel by its file (FILE.cu of src/device/cuda or src/tensor/cuda,
+ * built to FILE.fatbin in the folder oarsong/ beside the library, or in
+ * OARSONG_KERNELS) and its name. OAR_E_UNAVAILABLE with the reason: no nvcc at
+ * build time, ... Both texts are borrowed for good. The first call loads it,
+ * which may block until the device has run all its work: look a kernel up
+ * before a stream waits for a peer. */
 oar_status oari_cuda_kernel(int device, const char *file, const char *name,
                             oari_cu_function *kernel);
 
@@ -77,5 +82,29 @@ oar_status oari_cuda_kernel(int device, const char *file, const char *name,
 oar_status oari_cuda_launch(int device, oari_cu_function kernel,
                             unsigned blocks, unsigned threads,
                             oari_cu_stream stream, void **parameter);
+
+/* A kernel as a call site knows it: a static object that remembers where the
+ * kernel is on each device, so that only the first start there looks for it.
+ *
+ *     static oari_cuda_kernel_ref ref = { "norm", "oari_layer_norm" };
+ *     oari_cuda_grid grid = { { rows, 1, 1 }, { 256, 1, 1 }, .shared_bytes = 0 };
+ *     return oari_cuda_start(device, &ref, &grid, stream, parameter);
+ */
+typedef struct oari_cuda_kernel_ref {
+    const char *file, *name;
+    _Atomic(struct oari_cuda_kernel_entry *) entry[OARI_CUDA_DEVICES];
+} oari_cuda_kernel_ref;
+
+/* Blocks of a grid, threads of a block, bytes of dynamic shared memory. */
+typedef struct oari_cuda_grid {
+    unsigned blocks[3], threads[3], shared_bytes;
+} oari_cuda_grid;
+
+/* Starts a kernel; parameter: addresses of its arguments. Fails as
+ * oari_cuda_kernel does, and where the device has not so much shared memory
+ * for a block. Any number of threads may use one ref. */
+oar_status oari_cuda_start(int device, oari_cuda_kernel_ref *ref,
+                           const oari_cuda_grid *grid, oari_cu_stream stream,
+                           void **parameter);
 
 #endif

@@ -48,6 +48,10 @@ enum { OARI_CU_HOST = 1, OARI_CU_DEVICE = 2 }; /* CUmemorytype */
 
 enum { OARI_CU_STREAM_LEGACY = 1 }; /* names the default stream, as NULL does */
 
+/* CUfunction_attribute: the most dynamic shared memory that a launch may ask
+ * for, in bytes. */
+enum { OARI_CU_MAX_DYNAMIC_SHARED = 8 };
+
 /* The values of CUresult that this library distinguishes. */
 enum {
     OARI_CU_SUCCESS = 0,
@@ -159,6 +163,8 @@ enum {
     X(ModuleUnload, cuModuleUnload, (oari_cu_module module))                   \
     X(ModuleGetFunction, cuModuleGetFunction,                                  \
       (oari_cu_function *function, oari_cu_module module, const char *name))   \
+    X(FuncSetAttribute, cuFuncSetAttribute,                                    \
+      (oari_cu_function function, int attribute, int value))                   \
     X(LaunchKernel, cuLaunchKernel,                                            \
       (oari_cu_function function, unsigned grid_x, unsigned grid_y,            \
        unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,  \

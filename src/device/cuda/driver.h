@@ -6,8 +6,6 @@
 
 #include "device/cuda/cuda.h"
 
-enum { OARI_CUDA_DEVICES = 64 }; /* the library ignores further ones */
-
 /* Gives the number of GPUs; fails as oari_cuda_load does. */
 oar_status oari_cuda_count(int *count);
 

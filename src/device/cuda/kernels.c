@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels: the library's code for GPUs, in files beside the library. Each
  * device loads a file at its first use and keeps it. A lock guards both lists,
- * which only grow. */
+ * which only grow. An entry of a list never moves: a kernel_ref keeps its
+ * address and reads it without the lock. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,10 +29,11 @@ typedef struct module {
     oari_cu_module module;
 } module;
 
-typedef struct kernel {
+typedef struct oari_cuda_kernel_entry {
     const module *home;
     const char *name; /* borrowed */
     oari_cu_function function;
+    atomic_uint shared_bytes; /* dynamic ones that it has been allowed */
 } kernel;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -128,7 +131,7 @@ static oar_status find_module(const oari_cuda *cu, int device, const char *file,
 
 static oar_status find_kernel_locked(const oari_cuda *cu, int device,
                                      const char *file, const char *name,
-                                     oari_cu_function *function)
+                                     kernel **found)
 {
     const module *home = NULL;
     kernel *k = kernels;
@@ -137,33 +140,46 @@ static oar_status find_kernel_locked(const oari_cuda *cu, int device,
     OARI_TRY(find_module(cu, device, file, &home));
     for (; k < kernels + kernel_total; k++)
         if (k->home == home && strcmp(k->name, name) == 0) {
-            *function = k->function;
+            *found = k;
             return OAR_OK;
         }
     if (kernel_total == MAX_KERNELS)
         return oari_fail(OAR_E_INTERNAL, "more than %d kernels", MAX_KERNELS);
-    *k = (kernel){ home, name, NULL };
+    k->home = home;
+    k->name = name;
     snprintf(what, sizeof what, "find the kernel %s in %s.fatbin", name, file);
     OARI_TRY(oari_cuda_check(
         cu->ModuleGetFunction(&k->function, home->module, name), what));
     kernel_total++;
-    *function = k->function;
+    *found = k;
     return OAR_OK;
 }
 
-oar_status oari_cuda_kernel(int device, const char *file, const char *name,
-                            oari_cu_function *function)
+static oar_status find_kernel(int device, const char *file, const char *name,
+                              kernel **found)
 {
     const oari_cuda *cu;
     oar_status status;
 
     OARI_TRY(oari_cuda_enter(device, &cu));
     pthread_mutex_lock(&lock);
-    status = find_kernel_locked(cu, device, file, name, function);
+    status = find_kernel_locked(cu, device, file, name, found);
     pthread_mutex_unlock(&lock);
     oari_cuda_leave();
     return status;
 }
+
+oar_status oari_cuda_kernel(int device, const char *file, const char *name,
+                            oari_cu_function *function)
+{
+    kernel *found = NULL;
+
+    OARI_TRY(find_kernel(device, file, name, &found));
+    *function = found->function;
+    return OAR_OK;
+}
+
+/* ---- launches ------------------------------------------------------------ */
 
 oar_status oari_cuda_launch(int device, oari_cu_function function,
                             unsigned blocks, unsigned threads,
@@ -177,6 +193,69 @@ oar_status oari_cuda_launch(int device, oari_cu_function function,
                               parameter, NULL);
     oari_cuda_leave();
     return oari_cuda_check(result, "start a kernel");
+}
+
+/* More than 48 KiB of shared memory, static and dynamic together, have to be
+ * allowed for the kernel before it is started with them. */
+static oar_status allow_shared(const oari_cuda *cu, kernel *k, unsigned bytes)
+{
+    oar_status status = OAR_OK;
+    char what[160];
+
+    pthread_mutex_lock(&lock);
+    if (bytes > atomic_load(&k->shared_bytes)) {
+        snprintf(what, sizeof what,
+                 "allow %s %u bytes of dynamic shared memory in a block",
+                 k->name, bytes);
+        status = oari_cuda_check(
+            cu->FuncSetAttribute(k->function, OARI_CU_MAX_DYNAMIC_SHARED,
+                                 (int)bytes),
+            what);
+        if (status == OAR_OK)
+            atomic_store(&k->shared_bytes, bytes);
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+static oar_status launch_on(const oari_cuda *cu, kernel *k,
+                            const oari_cuda_grid *grid, oari_cu_stream stream,
+                            void **parameter)
+{
+    const unsigned *b = grid->blocks, *t = grid->threads;
+    unsigned bytes = grid->shared_bytes;
+    char what[256];
+    int result;
+
+    if (bytes > atomic_load_explicit(&k->shared_bytes, memory_order_relaxed))
+        OARI_TRY(allow_shared(cu, k, bytes));
+    result = cu->LaunchKernel(k->function, b[0], b[1], b[2], t[0], t[1], t[2],
+                              bytes, stream, parameter, NULL);
+    if (result == OARI_CU_SUCCESS)
+        return OAR_OK;
+    snprintf(what, sizeof what,
+             "start %s with %ux%ux%u blocks of %ux%ux%u threads", k->name, b[0],
+             b[1], b[2], t[0], t[1], t[2]);
+    return oari_cuda_check(result, what);
+}
+
+oar_status oari_cuda_start(int device, oari_cuda_kernel_ref *ref,
+                           const oari_cuda_grid *grid, oari_cu_stream stream,
+                           void **parameter)
+{
+    const oari_cuda *cu;
+    oar_status status;
+    kernel *k = NULL;
+
+    OARI_TRY(oari_cuda_enter(device, &cu));
+    k = atomic_load_explicit(&ref->entry[device], memory_order_acquire);
+    status = k != NULL ? OAR_OK : find_kernel(device, ref->file, ref->name, &k);
+    if (status == OAR_OK) {
+        atomic_store_explicit(&ref->entry[device], k, memory_order_release);
+        status = launch_on(cu, k, grid, stream, parameter);
+    }
+    oari_cuda_leave();
+    return status;
 }
 
 oar_status oar_device_kernels(oar_device device)

@@ -18,6 +18,7 @@ typedef struct standin_kernel {
     int count; /* of parameters */
     size_t bytes[STANDIN_MOST_PARAMETERS];
     int is_pointer[STANDIN_MOST_PARAMETERS];
+    unsigned allowed_bytes; /* of dynamic shared memory; 0: the usual limit */
     /* Runs all threads of all blocks, one after the other. */
     void (*run)(void (*function)(void), void *const *argument,
                 const unsigned grid[3], const unsigned block[3]);

@@ -24,7 +24,12 @@ typedef struct launch {
     _Alignas(16) char bytes[];
 } launch;
 
-enum { ALIGNMENT = 16, MOST_THREADS = 1024 };
+enum {
+    ALIGNMENT = 16,
+    MOST_THREADS = 1024,
+    USUAL_SHARED = 48 << 10, /* of a block, unless more has been allowed */
+    MOST_SHARED = 227 << 10
+};
 
 static standin_kernel *kernels;
 static module *modules;
@@ -174,6 +179,26 @@ static launch *make_launch(const standin_kernel *k, void **parameters)
         at += padded(k->bytes[i]);
     }
     return what;
+}
+
+static int is_kernel(const void *function);
+
+int cuFuncSetAttribute(oari_cu_function function, int attribute, int value)
+{
+    standin_kernel *k = function;
+    context *c;
+    int bad = standin_enter(&c);
+    if (bad)
+        return bad;
+    if (!is_kernel(k))
+        return CU_INVALID_HANDLE;
+    if (attribute != OARI_CU_MAX_DYNAMIC_SHARED || value < 0 ||
+        value > MOST_SHARED)
+        return OARI_CU_INVALID_VALUE;
+    pthread_mutex_lock(&standin_lock);
+    k->allowed_bytes = (unsigned)value;
+    pthread_mutex_unlock(&standin_lock);
+    return OARI_CU_SUCCESS;
 }
 
 static int is_kernel(const void *function)

@@ -32,3 +32,14 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 PROBE_FILL(int)
 PROBE_FILL(double)
+
+// Every thread of a grid in three dimensions writes which one it is.
+extern "C" __global__ void probe_place(unsigned *to)
+{
+    unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x +
+                     blockIdx.x;
+    unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x +
+                      threadIdx.x;
+    unsigned at = block * (blockDim.x * blockDim.y * blockDim.z) + thread;
+    to[at] = at * 3 + 1;
+}

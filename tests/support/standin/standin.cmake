@@ -15,10 +15,14 @@ enable_language(CXX)
 set(standin ${CMAKE_CURRENT_SOURCE_DIR}/support/standin)
 set(standin_build ${CMAKE_BINARY_DIR}/tests/standin)
 file(GLOB standin_kernels CONFIGURE_DEPENDS
-    ${CMAKE_SOURCE_DIR}/src/device/cuda/*.cu ${standin}/*.cu)
+    ${CMAKE_SOURCE_DIR}/src/device/cuda/*.cu
+    ${CMAKE_SOURCE_DIR}/src/tensor/cuda/*.cu ${standin}/*.cu)
+# No host runs these: they are compared with the portable ones on a GPU.
+list(FILTER standin_kernels EXCLUDE REGEX "_sm90a\\.cu$")
 file(GLOB standin_kernel_headers CONFIGURE_DEPENDS
-    ${CMAKE_SOURCE_DIR}/src/device/cuda/*.cuh
-    ${CMAKE_SOURCE_DIR}/src/device/cuda/*.h)
+    ${CMAKE_SOURCE_DIR}/src/device/cuda/*.h
+    ${CMAKE_SOURCE_DIR}/src/tensor/cuda/*.h
+    ${CMAKE_SOURCE_DIR}/src/tensor/cuda/*.cuh)
 
 # A file that stands for FILE.fatbin, and FILE.cu compiled for the host with a
 # list of the kernels in it.
