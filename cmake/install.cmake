@@ -32,6 +32,19 @@ install(DIRECTORY include/oarsong DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
     FILES_MATCHING PATTERN "*.h" PATTERN "abi.json")
 install(FILES ${CMAKE_BINARY_DIR}/include/oarsong/version.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/oarsong)
+
+# The Python package, where the Python of this machine looks below the prefix.
+find_program(OARSONG_PYTHON3 python3 PATHS /usr/bin NO_DEFAULT_PATH)
+find_program(OARSONG_PYTHON3 python3)
+if(OARSONG_PYTHON3)
+    execute_process(COMMAND ${OARSONG_PYTHON3} -c
+        "import os, sys; print('lib/python%d.%d/%s' % (*sys.version_info[:2],
+        'dist-packages' if os.path.exists('/etc/debian_version')
+        else 'site-packages'))"
+        OUTPUT_VARIABLE OARSONG_PYTHON_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
+    install(DIRECTORY python/oarsong DESTINATION ${OARSONG_PYTHON_DIR}
+        FILES_MATCHING PATTERN "*.py")
+endif()
 install(EXPORT oarsongTargets NAMESPACE oarsong::
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/oarsong)
 

@@ -38,6 +38,7 @@
     X("OARSONG_ISA", "baseline avx2 avx512")                  \
     X("OARSONG_KERNELS", NULL)                                \
     X("OARSONG_LATENCY_BYTES", NULL)                          \
+    X("OARSONG_LIBRARY", NULL)                                \
     X("OARSONG_LOG", "off error warn info debug")             \
     X("OARSONG_MPI", "openmpi mpich")                         \
     X("OARSONG_MPIRUN", NULL)                                 \
@@ -46,6 +47,7 @@
     X("OARSONG_NCCL_LIBRARY", NULL)                           \
     X("OARSONG_PAIR_BYTES", NULL)                             \
     X("OARSONG_PLUGIN_PATH", NULL)                            \
+    X("OARSONG_PYTHON", NULL)                                 \
     X("OARSONG_RECORDER_DIR", NULL)                           \
     X("OARSONG_RING_BYTES", NULL)                             \
     X("OARSONG_SECRET", NULL)                                 \

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* oarsong run: N ranks of a program, on this machine or several. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <oarsong/oarsong.h>
 
@@ -44,12 +47,40 @@ static void choose_lines(run_options *o)
     o->launch.sole = 1;
 }
 
+/* Returns whether the program is a script of Python's that cannot be started
+ * by itself. */
+static int wants_python(const char *program)
+{
+    size_t length = strlen(program);
+
+    return length > 3 && strcmp(program + length - 3, ".py") == 0 &&
+           access(program, X_OK) != 0;
+}
+
+/* Makes the command line of the ranks, which free() frees. NULL: no memory. */
+static char **make_command(int argc, char **argv, int program)
+{
+    char **command = calloc((size_t)(argc - program) + 2, sizeof *command);
+    static char usual[] = "python3";
+    char *python = getenv("OARSONG_PYTHON");
+    int at = 0;
+
+    if (command == NULL)
+        return NULL;
+    if (wants_python(argv[program]))
+        command[at++] = python != NULL ? python : usual;
+    for (int i = program; i < argc; i++)
+        command[at++] = argv[i];
+    return command;
+}
+
 int tool_run(int argc, char **argv)
 {
     oar_launch_result result = oar_launch_result_init();
     run_options options;
     int program = run_options_read(argc, argv, &options);
     oar_status status;
+    char **command;
 
     if (program == 0)
         return TOOL_USAGE;
@@ -60,8 +91,10 @@ int tool_run(int argc, char **argv)
     if (options.ranks == 0)
         options.ranks = 1;
     choose_lines(&options);
-    status =
-        oar_launch(options.ranks, argv + program, &options.launch, &result);
+    if ((command = make_command(argc, argv, program)) == NULL)
+        return complain("out of memory");
+    status = oar_launch(options.ranks, command, &options.launch, &result);
+    free(command);
     if (status == OAR_OK)
         return TOOL_OK;
     fprintf(stderr, "oarsong run: %s\n", oar_last_error_text());
