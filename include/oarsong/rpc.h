@@ -58,6 +58,8 @@ typedef struct oar_rpc_opts {
     size_t message_bytes; /* of one message to here, at most: others are refused
                              before they are sent, and before memory is taken
                              here; 0: 1 GiB */
+    size_t stream_bytes;  /* of the parts of one reply that are here and not
+                             taken, before the last of them; 0: 16 MiB */
 } oar_rpc_opts;
 OAR_OPTS_INIT(oar_rpc_opts);
 
@@ -112,8 +114,10 @@ typedef struct oar_rpc_stats {
     int threads;      /* now */
     int most_threads; /* there have been */
     int ranks_gone;
-    int values_owned; /* that references stand for */
-    int values_held;  /* of other ranks */
+    int values_owned;   /* that references stand for */
+    int values_held;    /* of other ranks */
+    uint64_t parts_out; /* of replies: sent, and received */
+    uint64_t parts_in;
 } oar_rpc_stats;
 OAR_OPTS_INIT(oar_rpc_stats);
 OAR_API oar_status oar_rpc_read_stats(const oar_rpc *rpc, oar_rpc_stats *stats);
@@ -177,6 +181,15 @@ OAR_API oar_status oar_rpc_keep(oar_rpc_call *call);
  * oar_rpc_fail, or the thread's last error). NULL is fine. */
 OAR_API void oar_rpc_answer(oar_rpc_call *call, oar_status status);
 
+/* Sends one part of a reply that comes in parts; the rest is the reply. Takes
+ * part, also on failure. Blocks while the caller has as many parts that it has
+ * not taken as it asked for (oar_rpc_call_opts), or as many bytes (stream_bytes
+ * of its agent). In the call's function, or by any thread while the call is
+ * kept. OAR_E_CANCELLED: the caller has given up, or is gone; OAR_E_TIMEOUT:
+ * the call's time is over; OAR_E_STATE: it asked for no parts, or an inline
+ * function would wait; OAR_E_SIZE: it takes no such message. */
+OAR_API oar_status oar_rpc_send_part(oar_rpc_call *call, oar_rpc_message *part);
+
 /* Sets the failure of the call, with the line of this call as its site, and
  * returns status: return oar_rpc_fail(call, OAR_E_ARG, "no such key"). */
 #define oar_rpc_fail(call, status, text) \
@@ -195,6 +208,9 @@ typedef struct oar_rpc_call_opts {
                            unanswered there */
     int detached;       /* 1: inside a function: not cancelled and not out of
                            time with the call it is made from */
+    int parts;          /* above 0: the reply comes in parts (oar_future_next),
+                           of which so many may be here and not taken, at most
+                           65536 */
 } oar_rpc_call_opts;
 OAR_OPTS_INIT(oar_rpc_call_opts);
 
@@ -224,15 +240,22 @@ OAR_API oar_status oar_rpc_async_at(const char *file, int line, oar_rpc *rpc,
 
 /* Blocks until the call is done and returns its status, every time. The first
  * that asks for the reply is given it (reply may be NULL); later ones get NULL.
- */
+ * OAR_E_STATE for a reply in parts of which some are to come. */
 OAR_API oar_status oar_future_wait(oar_future *future, oar_rpc_message **reply);
+
+/* Blocks until the next part of a reply in parts is there, and gives it, in the
+ * order in which they were sent; NULL after the last, when oar_future_wait
+ * gives the reply itself. A failure of the call comes after the parts that came
+ * before it, except that a call which is out of time or cancelled gives no
+ * more. One thread at a time: OAR_E_STATE; so for a call without parts. */
+OAR_API oar_status oar_future_next(oar_future *future, oar_rpc_message **part);
 
 /* Says in *done whether the call is done; if so, returns its status. */
 OAR_API oar_status oar_future_test(oar_future *future, int *done);
 
-/* Blocks until one of them is done, says which in *index and returns its
- * status. NULL futures are skipped; *index is -1 if all are. All are of one
- * agent. */
+/* Blocks until one of them is done, or has a part that is not taken, says which
+ * in *index and returns its status (OAR_OK: a part). NULL futures are skipped;
+ * *index is -1 if all are. All are of one agent. */
 OAR_API oar_status oar_future_wait_any(int count, oar_future *const *future,
                                        int *index);
 
@@ -248,8 +271,8 @@ OAR_API oar_status oar_future_then(oar_future *future, oar_future_fn fn,
  * (oar_rpc_cancelled); so are the calls that it has made. Never blocks. */
 OAR_API oar_status oar_future_cancel(oar_future *future);
 
-/* Gives up the caller's handle. Legal before the call is done: it goes on. NULL
- * is fine. */
+/* Gives up the caller's handle. Legal before the call is done: it goes on, but
+ * one whose reply comes in parts is cancelled. NULL is fine. */
 OAR_API void oar_future_release(oar_future *future);
 
 /* ---- references ---------------------------------------------------------- */

@@ -102,6 +102,8 @@ static oar_status read_opts(oar_rpc *agent, const oar_rpc_opts *opts)
         o->window_bytes = (size_t)64 << 20;
     if (o->message_bytes == 0)
         o->message_bytes = (size_t)1 << 30;
+    if (o->stream_bytes == 0)
+        o->stream_bytes = (size_t)16 << 20;
     return OAR_OK;
 }
 
@@ -119,6 +121,7 @@ static oar_status exchange_limits(oar_rpc *agent, oar_group *group)
     mine.window_calls = agent->opts.window_calls;
     mine.window_bytes = agent->opts.window_bytes;
     mine.message_bytes = agent->opts.message_bytes;
+    mine.stream_bytes = agent->opts.stream_bytes;
     agent->opts.name = NULL; /* it was borrowed */
     all = oari_alloc((size_t)agent->ranks, bytes);
     if (all == NULL)

@@ -68,7 +68,7 @@ typedef struct oari_rpc_slot {
 typedef struct oari_rpc_limits {
     char name[OARI_RPC_AGENT_NAME];
     int64_t window_calls;
-    uint64_t window_bytes, message_bytes;
+    uint64_t window_bytes, message_bytes, stream_bytes;
 } oari_rpc_limits;
 
 typedef struct oari_rpc_peer {
@@ -95,6 +95,7 @@ typedef struct oari_rpc_peer {
 /* ---- calls --------------------------------------------------------------- */
 
 typedef struct oari_rpc_entry oari_rpc_entry;
+typedef struct oari_rpc_stream oari_rpc_stream; /* rpc_stream.h */
 
 /* Calls that run one after the other. */
 typedef struct oari_rpc_strand {
@@ -165,8 +166,11 @@ struct oar_rpc_call {
     atomic_int uses;   /* the function, and the thread that keeps it */
     oar_status status; /* the first failure */
     oar_rpc_message *args, *reply;
-    oar_rref *rref;  /* what it is called on, with a handle; or NULL */
-    int makes;       /* its reply becomes the value of rref */
+    oar_rref *rref; /* what it is called on, with a handle; or NULL */
+    int makes;      /* its reply becomes the value of rref */
+    int parts;      /* of its reply that the caller takes ahead; 0: none */
+    int parts_out;  /* for which it gave no credit */
+    uint64_t part_bytes_out;
     oar_error error; /* status OAR_OK: none was set */
     char site[OARI_RPC_SITE + 1];
 };
@@ -187,6 +191,7 @@ struct oar_future {
     oar_status status;
     oar_error error;
     oar_rpc_message *reply;
+    oari_rpc_stream *stream; /* NULL: the reply comes as one */
     oari_list then;
     struct oari_rpc_pending *pending; /* NULL once done */
 };
@@ -202,6 +207,8 @@ typedef struct oari_rpc_pending {
     oar_rpc_call *parent; /* the call that it was made from, or NULL */
     int inside;           /* made by a function */
     int cancel;           /* the other rank is to be told */
+    int parts, parts_out; /* of its reply: as in oar_rpc_call */
+    uint64_t part_bytes_out;
     char name[OARI_RPC_NAME + 1];
     char site[OARI_RPC_SITE + 1];
 } oari_rpc_pending;
@@ -279,6 +286,8 @@ void oari_rpc_take_cancel(oar_rpc *agent, int from, uint64_t number);
 /* Whether the head of a call fits the window of its sender; with the lock. */
 int oari_rpc_call_fits(const oar_rpc *agent, int from,
                        const oari_rpc_head *head);
+/* Finds a call that is served, or NULL; with the lock. */
+oar_rpc_call *oari_rpc_find_serving(oar_rpc *agent, int from, uint64_t number);
 /* Cancels the calls of a rank (-1: any) that are served; with the lock. */
 void oari_rpc_cancel_serving(oar_rpc *agent, int from);
 
@@ -319,6 +328,11 @@ int64_t oari_rpc_check_deadlines(void *agent);
 void oari_future_finish(oar_future *future, const oar_error *error,
                         oar_rpc_message *reply);
 void oari_future_drop(oar_future *future);
+/* Blocks until one of the futures is done or has a part; without the lock. */
+oar_status oari_future_await(oar_rpc *agent, int count,
+                             oar_future *const *future, int *index);
+/* Returns the status of one that is done, with its error as the thread's. */
+oar_status oari_future_result(const oar_future *future);
 
 /* rpc_error.c: an error as a message and back. */
 oar_status oari_rpc_error_put(oar_rpc_message *message, const oar_error *error);

@@ -7,7 +7,7 @@
 #include "base/call_site.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "parallel/rpc/rpc_agent.h"
+#include "parallel/rpc/rpc_stream.h"
 
 /* Makes sure that the timer looks at a deadline; with the lock. */
 static void watch_deadline(oar_rpc *agent, int64_t deadline_ns)
@@ -112,6 +112,7 @@ static oar_status send_call(oar_rpc *agent, const oari_rpc_pending *p,
     oari_rpc_head head = { .kind = OARI_RPC_CALL,
                            .call = p->number,
                            .reference = on.id,
+                           .status = (uint32_t)p->parts,
                            .flags = on.flags };
     oar_rpc_message *copy;
     oar_status status;
@@ -174,6 +175,7 @@ static void fill_call(oari_rpc_pending *p, oar_future *f, oar_rpc *agent,
     p->inside = oari_rpc_current != NULL;
     p->parent = opts->detached ? NULL : oari_rpc_current;
     p->future = f;
+    p->parts = opts->parts;
     snprintf(p->name, sizeof p->name, "%s", name);
     f->agent = agent;
     f->pending = p;
@@ -191,7 +193,9 @@ static oar_status begin_call(const char *file, int line, oar_rpc *agent, int to,
     oar_future *f = oari_alloc(1, sizeof *f);
     oar_status status = OAR_E_NOMEM;
 
-    if (p != NULL && f != NULL) {
+    if (f != NULL && opts->parts > 0)
+        f->stream = oari_rpc_stream_create(opts->parts);
+    if (p != NULL && f != NULL && (opts->parts == 0 || f->stream != NULL)) {
         fill_call(p, f, agent, to, name, args, opts);
         write_site(file, line, p->site);
         pthread_mutex_lock(&agent->lock);
@@ -207,6 +211,8 @@ static oar_status begin_call(const char *file, int line, oar_rpc *agent, int to,
     }
     if (status != OAR_OK) {
         oari_free(p);
+        if (f != NULL)
+            oari_rpc_stream_destroy(f->stream);
         oari_free(f);
         return status;
     }
@@ -223,6 +229,13 @@ oar_status oari_rpc_begin(const char *file, int line, oar_rpc *rpc, int to,
     oar_future *f = NULL;
     oar_status status = oari_opts_read(&o, sizeof o, opts);
 
+    if (status == OAR_OK && (o.parts < 0 || o.parts > OARI_RPC_PARTS))
+        status = oari_fail(OAR_E_ARG,
+                           "a call with %d parts of its reply taken ahead; 1 "
+                           "to %d, or 0: the reply comes as one",
+                           o.parts, OARI_RPC_PARTS);
+    if (status == OAR_OK && (future == NULL || (on.flags & OARI_RPC_REMOTE)))
+        status = oari_rpc_refuse_parts(o.size != 0 ? &o : NULL, "rpc_call");
     if (status == OAR_OK)
         status = check_call(rpc, to, name, args);
     if (status == OAR_OK)
@@ -265,8 +278,12 @@ oar_status oar_rpc_sync_at(const char *file, int line, oar_rpc *rpc, int to,
                            oar_rpc_message **reply)
 {
     oar_future *future;
-    oar_status status;
+    oar_status status = oari_rpc_refuse_parts(opts, "rpc_sync");
 
+    if (status != OAR_OK) {
+        oar_rpc_message_destroy(args);
+        return status;
+    }
     OARI_TRY(oar_rpc_async_at(file, line, rpc, to, name, args, opts, &future));
     status = oar_future_wait(future, reply);
     if (status == OAR_E_BUSY || status == OAR_E_STATE)

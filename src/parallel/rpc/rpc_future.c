@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "parallel/rpc/rpc_agent.h"
+#include "parallel/rpc/rpc_stream.h"
 
 enum { SPIN_NS = 50000 }; /* before a thread that waits goes to sleep */
 
@@ -13,6 +13,7 @@ void oari_future_drop(oar_future *future)
     if (--future->users > 0)
         return;
     oar_rpc_message_destroy(future->reply);
+    oari_rpc_stream_destroy(future->stream);
     oari_free(future);
 }
 
@@ -51,18 +52,23 @@ void oari_future_finish(oar_future *future, const oar_error *error,
     pthread_cond_broadcast(&future->agent->changed);
 }
 
-/* Returns the first that is done, or -1. */
+static int is_ready(const oar_future *f)
+{
+    return atomic_load(&f->done) ||
+           (f->stream != NULL && atomic_load(&f->stream->count) > 0);
+}
+
+/* Returns the first that is done or has a part, or -1. */
 static int find_done(int count, oar_future *const *future)
 {
     for (int i = 0; i < count; i++)
-        if (future[i] != NULL && atomic_load(&future[i]->done))
+        if (future[i] != NULL && is_ready(future[i]))
             return i;
     return -1;
 }
 
-/* Blocks until one is done. */
-static oar_status wait_done(oar_rpc *agent, int count,
-                            oar_future *const *future, int *index)
+oar_status oari_future_await(oar_rpc *agent, int count,
+                             oar_future *const *future, int *index)
 {
     int64_t until = oari_now_ns() + SPIN_NS;
 
@@ -86,8 +92,7 @@ static oar_status wait_done(oar_rpc *agent, int count,
     return OAR_OK;
 }
 
-/* Returns the status of one that is done, with its error as the thread's. */
-static oar_status result_of(const oar_future *future)
+oar_status oari_future_result(const oar_future *future)
 {
     return future->status == OAR_OK ? OAR_OK : oari_fail_with(&future->error);
 }
@@ -99,7 +104,9 @@ oar_status oar_future_wait(oar_future *future, oar_rpc_message **reply)
 
     if (future == NULL)
         return oari_fail(OAR_E_ARG, "future_wait: no future");
-    OARI_TRY(wait_done(future->agent, 1, &future, &index));
+    if (future->stream != NULL)
+        OARI_TRY(oari_rpc_stream_check_ended(future));
+    OARI_TRY(oari_future_await(future->agent, 1, &future, &index));
     if (future->status == OAR_OK && reply != NULL) {
         pthread_mutex_lock(&future->agent->lock);
         given = future->reply;
@@ -107,7 +114,7 @@ oar_status oar_future_wait(oar_future *future, oar_rpc_message **reply)
         pthread_mutex_unlock(&future->agent->lock);
         *reply = given;
     }
-    return result_of(future);
+    return oari_future_result(future);
 }
 
 oar_status oar_future_test(oar_future *future, int *done)
@@ -118,7 +125,7 @@ oar_status oar_future_test(oar_future *future, int *done)
     if (!atomic_load(&future->done) && !oari_rpc_pumping)
         oari_rpc_drive(future->agent);
     *done = atomic_load(&future->done);
-    return *done ? result_of(future) : OAR_OK;
+    return *done ? oari_future_result(future) : OAR_OK;
 }
 
 oar_status oar_future_wait_any(int count, oar_future *const *future, int *index)
@@ -142,9 +149,10 @@ oar_status oar_future_wait_any(int count, oar_future *const *future, int *index)
         *index = -1;
         return OAR_OK;
     }
-    OARI_TRY(wait_done(agent, count, future, &found));
+    OARI_TRY(oari_future_await(agent, count, future, &found));
     *index = found;
-    return result_of(future[found]);
+    return atomic_load(&future[found]->done) ? oari_future_result(future[found])
+                                             : OAR_OK;
 }
 
 oar_status oar_future_then(oar_future *future, oar_future_fn fn, void *arg)
@@ -198,6 +206,8 @@ void oar_future_release(oar_future *future)
     if (future == NULL)
         return;
     agent = future->agent;
+    if (future->stream != NULL)
+        oar_future_cancel(future); /* nobody can take its parts */
     pthread_mutex_lock(&agent->lock);
     oari_future_drop(future);
     pthread_mutex_unlock(&agent->lock);

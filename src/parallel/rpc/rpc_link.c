@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "parallel/rpc/rpc_agent.h"
+#include "parallel/rpc/rpc_stream.h"
 
 enum { IDLE_TAG = 0x7fffffff, PART_TAGS = 0x7ffffff0 };
 
@@ -157,6 +157,11 @@ static oar_status check_turn(oar_rpc *agent, int from,
                    : oari_fail(OAR_E_DATA,
                                "an answer of rank %d that was not asked for",
                                from);
+    case OARI_RPC_PART:
+        return oari_rpc_part_fits(agent, from, head)
+                   ? OAR_OK
+                   : oari_fail(OAR_E_DATA, "more parts of rank %d than allowed",
+                               from);
     default:
         return head->arrays == 0 && head->value_bytes == 0
                    ? OAR_OK
@@ -246,6 +251,9 @@ static void read_slot(oar_rpc *agent, const oari_rpc_slot *slot)
             agent->peer[from].calls_in++;
             agent->peer[from].bytes_in +=
                 in->head.value_bytes + in->head.array_bytes;
+        } else if (in->head.kind == OARI_RPC_PART) {
+            oari_rpc_count_part(agent, in->head.call,
+                                in->head.value_bytes + in->head.array_bytes);
         }
     } else {
         agent->stats.refused++;
@@ -351,12 +359,16 @@ static void handle(oar_rpc *agent, oari_rpc_in *in)
         oari_rpc_take_answer(agent, in->from, in->head.call,
                              (in->head.flags & OARI_RPC_FAILED) != 0,
                              in->message, status);
+    else if (in->head.kind == OARI_RPC_PART)
+        oari_rpc_take_part(agent, in->from, in->head.call, in->message, status);
     else {
         oar_rpc_message_destroy(in->message);
         if (in->head.kind == OARI_RPC_CANCEL)
             oari_rpc_take_cancel(agent, in->from, in->head.call);
         else if (in->head.kind == OARI_RPC_LEAVING)
             take_leaving(agent, in->from);
+        else if (in->head.kind == OARI_RPC_CREDIT)
+            oari_rpc_take_credit(agent, in->from, &in->head);
         else
             oari_rref_take_note(agent, in->from, &in->head);
     }

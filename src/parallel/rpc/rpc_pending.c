@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "parallel/rpc/rpc_agent.h"
+#include "parallel/rpc/rpc_stream.h"
 
 /* ---- the table ----------------------------------------------------------- */
 
@@ -104,6 +104,7 @@ void oari_rpc_give_up(oari_rpc_pending *pending, const oar_error *error)
 {
     oar_rpc *agent = pending->future->agent;
 
+    oari_rpc_stream_clear(pending->future->stream);
     agent->stats.timed_out += error->status == OAR_E_TIMEOUT;
     agent->stats.cancelled += error->status == OAR_E_CANCELLED;
     oari_rpc_finish(pending, error, NULL);

@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "parallel/rpc/rpc_agent.h"
+#include "parallel/rpc/rpc_stream.h"
 
 static oar_status check_rref(const oar_rref *rref, const char *call)
 {
@@ -178,6 +178,7 @@ oar_status oar_rref_fetch_at(const char *file, int line, oar_rref *rref,
     oar_future *future;
     oar_status status;
 
+    OARI_TRY(oari_rpc_refuse_parts(opts, "rref_fetch"));
     OARI_TRY(
         oar_rref_call_at(file, line, rref, "oar.fetch", NULL, opts, &future));
     status = oar_future_wait(future, value);

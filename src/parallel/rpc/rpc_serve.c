@@ -10,7 +10,7 @@
 #include "base/call_site.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "parallel/rpc/rpc_agent.h"
+#include "parallel/rpc/rpc_stream.h"
 
 _Thread_local oar_rpc_call *oari_rpc_current;
 
@@ -330,6 +330,8 @@ void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
     call->bytes = head->value_bytes + head->array_bytes;
     call->args = args;
     call->came_ns = oari_now_ns();
+    call->parts =
+        head->status > OARI_RPC_PARTS ? OARI_RPC_PARTS : (int)head->status;
     call->deadline_ns = oari_deadline(head->left_ms);
     memcpy(call->site, head->site, sizeof call->site);
     pthread_mutex_lock(&agent->lock);
@@ -387,16 +389,27 @@ void oari_rpc_cancel_serving(oar_rpc *agent, int from)
     }
 }
 
-void oari_rpc_take_cancel(oar_rpc *agent, int from, uint64_t number)
+oar_rpc_call *oari_rpc_find_serving(oar_rpc *agent, int from, uint64_t number)
 {
-    pthread_mutex_lock(&agent->lock);
     for (oari_link *l = agent->serving.first; l != NULL; l = l->next) {
         oar_rpc_call *call = OARI_CONTAINER_OF(l, oar_rpc_call, link);
 
-        if (call->from == from && call->number == number) {
-            atomic_store(&call->cancelled, 1);
-            oari_rpc_cancel_children(agent, call);
-        }
+        if (call->from == from && call->number == number)
+            return call;
+    }
+    return NULL;
+}
+
+void oari_rpc_take_cancel(oar_rpc *agent, int from, uint64_t number)
+{
+    oar_rpc_call *call;
+
+    pthread_mutex_lock(&agent->lock);
+    call = oari_rpc_find_serving(agent, from, number);
+    if (call != NULL) {
+        atomic_store(&call->cancelled, 1);
+        oari_rpc_cancel_children(agent, call);
+        pthread_cond_broadcast(&agent->changed); /* it may wait for credit */
     }
     pthread_mutex_unlock(&agent->lock);
     oari_rpc_send_cancels(agent);

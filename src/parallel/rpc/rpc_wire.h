@@ -14,6 +14,9 @@
  *     40 u64 bytes of the values              48 u64 bytes of all arrays
  *     56 u64 reference                        64 u32 arrays   68 u32 status
  *
+ * status is, of a call, the parts of a reply that the caller takes ahead; of a
+ * credit the parts that were taken, and reference their bytes.
+ *
  * A value is a type (u8) and, by type: i64 and f64 8 bytes; text u32 and bytes
  * u64 length, then that many and, of a text, a zero; an array u8 dtype, u8
  * dims, u8 inside, i64 for each dim, and then zeros up to a multiple of 16 from
@@ -45,7 +48,9 @@ enum {
     X(OARI_RPC_HOLD, 5, "hold")       \
     X(OARI_RPC_NOTED, 6, "noted")     \
     X(OARI_RPC_HELD, 7, "held")       \
-    X(OARI_RPC_DROP, 8, "drop")
+    X(OARI_RPC_DROP, 8, "drop")       \
+    X(OARI_RPC_PART, 9, "part")       \
+    X(OARI_RPC_CREDIT, 10, "credit")
 
 typedef enum oari_rpc_kind {
     OARI_RPC_KIND_LIST(OAR_ENUM_ROW) OARI_RPC_KIND_END
