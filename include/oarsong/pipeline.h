@@ -100,6 +100,10 @@ typedef struct oar_pipeline_opts {
     int equal; /* every micro-batch counts the same; else by its rows, or by
                   the weights of the batch */
     int64_t timeout_ms; /* of a wait for another rank; 0: the group's */
+    int dynamic;        /* shapes are sent with tensors, in a small message
+                           before each, and not found out by a run on zeros:
+                           for shapes that differ between micro-batches, or at
+                           every step, or depend on numbers */
 } oar_pipeline_opts;
 OAR_OPTS_INIT(oar_pipeline_opts);
 
@@ -126,8 +130,8 @@ OAR_API void oar_pipeline_destroy(oar_pipeline *pipeline);
 
 /* A batch: inputs on the rank of stage 0, targets and weights on that of the
  * last stage. Tensors are cut along dim 0 into micro-batches of nearly the same
- * number of rows, the first ones larger; or as `rows` says (where stage 0 is).
- * Borrowed for the step. */
+ * number of rows, the first ones larger; or as `rows` says (where stage 0 is);
+ * or they are cut already (`apart`). Borrowed for the step. */
 typedef struct oar_pipeline_batch {
     size_t size;
     int inputs, targets;
@@ -137,6 +141,10 @@ typedef struct oar_pipeline_batch {
     const double *weight; /* of each micro-batch: its tokens, say; NULL: its
                              rows, or 1 if they are `equal` */
     double scale;         /* of the loss, for half types (oar_scaler); 0: 1 */
+    int apart;            /* of a dynamic pipeline: each micro-batch has tensors
+                             of its own, of any shapes; number i of micro-batch
+                             m is input[i * micro-batches + m]. The rows of its
+                             first input are its rows */
 } oar_pipeline_batch;
 OAR_OPTS_INIT(oar_pipeline_batch);
 
@@ -155,7 +163,9 @@ OAR_OPTS_INIT(oar_pipeline_result);
  * Inputs of a new shape are sent through all stages once before, one rank after
  * the other, as zeros, with modules in evaluation mode and nothing recorded:
  * so the shapes between stages are known. What does not fit fails on all ranks,
- * before anything runs, with the stage named.
+ * before anything runs, with the stage named. A dynamic pipeline does not do
+ * this: there what does not fit is a failure in the middle of the step, and so
+ * is an output whose dtype or number of dims is not that of the first step.
  *
  * A tensor of integers between stages is fine: no gradient is sent back. An
  * input that backward leaves without a gradient counts as zeros. */
@@ -169,7 +179,8 @@ OAR_API oar_status oar_pipeline_step_at(const char *file, int line,
 /* Runs a batch forward only, with nothing recorded; whether modules are in
  * training mode is the caller's matter. Without targets the loss is 0. Where
  * the last stage is, `output`, which may be NULL, has room for its outputs, and
- * gets them with the rows of all micro-batches; the caller owns them. */
+ * gets them with the rows of all micro-batches; the caller owns them.
+ * OAR_E_SHAPE there: those of a dynamic pipeline cannot be put together. */
 #define oar_pipeline_eval(pipeline, batch, result, output) \
     oar_pipeline_eval_at(OAR_HERE, pipeline, batch, result, output)
 OAR_API oar_status oar_pipeline_eval_at(const char *file, int line,

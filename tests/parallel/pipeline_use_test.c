@@ -292,6 +292,59 @@ static void evaluation_gives_outputs_and_loss(void **state)
     assert_int_equal(ranks_run("shm", 3, NULL, evaluate, NULL), OAR_OK);
 }
 
+/* Stages whose outputs are their inputs: what is sent on, or given in the end,
+ * must not be overwritten by the micro-batches that follow. */
+static oar_status give_back(void *arg, oar_tape *tape, int micro,
+                            oar_tensor *const *in, oar_tensor **out)
+{
+    out[0] = in[0];
+    return OAR_OK;
+}
+
+static oar_status pass_through(oar_group *g, void *arg)
+{
+    int rank = oar_group_rank(g), ranks = oar_group_size(g);
+    oar_tensor *x = oar_normal(NULL, OAR_F32, OAR_SHAPE(27, 3), 3, 0, 1), *out;
+    oar_pipeline_batch b = oar_pipeline_batch_init();
+    oar_stage stage = oar_stage_init();
+    oar_schedule *schedule;
+    oar_pipeline *pipe;
+
+    stage.index = rank;
+    stage.forward = give_back;
+    b.inputs = rank == 0;
+    b.input = &x;
+    CHECK_OK(oar_schedule_make(OAR_SCHEDULE_1F1B, ranks, 9, NULL, &schedule));
+    CHECK_OK(
+        oar_pipeline_create(g, schedule, 1, &stage,
+                            OAR_OPTS(oar_pipeline_opts, .loss = staged_net_loss,
+                                     .dynamic = arg != NULL),
+                            &pipe));
+    for (int k = 0; k < 3; k++) {
+        CHECK_OK(oar_pipeline_eval(pipe, &b, NULL, &out));
+        if (rank < ranks - 1)
+            continue;
+        CHECK(memcmp(oar_tensor_const_data(out), oar_tensor_const_data(x),
+                     27 * 3 * sizeof(float)) == 0);
+        oar_tensor_release(out);
+    }
+    oar_pipeline_destroy(pipe);
+    oar_schedule_release(schedule);
+    oar_tensor_release(x);
+    return OAR_OK;
+}
+
+static void outputs_may_be_inputs(void **state)
+{
+    static const char *const backend[] = { "sim", "shm", "tcp" };
+
+    for (int i = 0; i < 3; i++)
+        for (int dynamic = 0; dynamic < 2; dynamic++)
+            assert_int_equal(ranks_run(backend[i], 3, NULL, pass_through,
+                                       dynamic ? &i : NULL),
+                             OAR_OK);
+}
+
 /* ---- memory -------------------------------------------------------------- */
 
 /* The engine's thread may let go of an operation after the next one was posted.
@@ -658,6 +711,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_are_connected_in_any_way),
         cmocka_unit_test(evaluation_gives_outputs_and_loss),
+        cmocka_unit_test(outputs_may_be_inputs),
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(a_step_is_measured),
         cmocka_unit_test(a_tied_parameter_stays_one),

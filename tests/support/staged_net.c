@@ -49,6 +49,17 @@ oar_tensor *staged_net_target(const staged_case *c, int step)
     return numbers(c, 8 + 2 * (uint64_t)step);
 }
 
+oar_tensor *staged_net_ragged(const staged_case *c, int step, int micro,
+                              int target)
+{
+    int64_t length = 1 + (5 * step + 3 * micro) % 7;
+
+    return oar_normal(
+        NULL, OAR_F32, OAR_SHAPE(staged_net_rows(c, micro), length, WIDTH),
+        1000 * (uint64_t)(step + 1) + 2 * (uint64_t)micro + (uint64_t)target, 0,
+        1);
+}
+
 oar_tensor *staged_net_loss(void *arg, oar_tape *tape, int micro,
                             oar_tensor *const *out, int targets,
                             oar_tensor *const *target)
@@ -110,7 +121,7 @@ static oar_status run_micro(const staged_case *c, oar_tape *tape,
     oar_status status;
     double value = 0;
 
-    for (int m = 0; m < micro; m++)
+    for (int m = 0; m < micro && !c->ragged; m++)
         first += staged_net_rows(c, m);
     x = oar_narrow(tape, input, 0, first, rows);
     y = oar_narrow(tape, target, 0, first, rows);
@@ -133,8 +144,15 @@ static oar_status run_batch(const staged_case *c, oar_tape *tape,
     oar_tensor *target = staged_net_target(c, number);
     oar_status status = OAR_OK;
 
-    for (int m = 0; status == OAR_OK && m < c->micro; m++)
+    for (int m = 0; status == OAR_OK && m < c->micro; m++) {
+        if (c->ragged) {
+            oar_tensor_release(input);
+            oar_tensor_release(target);
+            input = staged_net_ragged(c, number, m, 0);
+            target = staged_net_ragged(c, number, m, 1);
+        }
         status = run_micro(c, tape, stage, input, target, m, loss);
+    }
     oar_tensor_release(input);
     oar_tensor_release(target);
     return status;

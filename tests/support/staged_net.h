@@ -22,6 +22,9 @@ typedef struct staged_case {
     const int64_t *rows_of; /* of each micro-batch; NULL: nearly equal */
     int equal;              /* micro-batches count the same; else by rows */
     int steps;
+    int ragged;   /* micro-batches have tensors of their own, of three dims,
+                     whose second one differs between them and from step to
+                     step */
     int replicas; /* of data parallel training, with SGD instead of AdamW; 0: it
                      is none */
 } staged_case;
@@ -32,6 +35,9 @@ oar_module *staged_net_stage(staged_kind kind, int index);
  * is number k * replicas + r. */
 oar_tensor *staged_net_input(const staged_case *c, int step);
 oar_tensor *staged_net_target(const staged_case *c, int step);
+/* Makes those of one micro-batch, if they are ragged. */
+oar_tensor *staged_net_ragged(const staged_case *c, int step, int micro,
+                              int target);
 oar_tensor *staged_net_loss(void *arg, oar_tape *tape, int micro,
                             oar_tensor *const *out, int targets,
                             oar_tensor *const *target);

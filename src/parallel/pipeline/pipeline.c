@@ -45,7 +45,7 @@ static oar_status take_schedule(oar_pipeline *p, oar_schedule *schedule)
                          "group of %d",
                          oar_schedule_ranks(schedule), p->ranks);
     OARI_TRY(oar_schedule_check(schedule, NULL, NULL));
-    tags = (int64_t)p->total * OARI_TENSORS * 2 * p->micro;
+    tags = (int64_t)p->total * OARI_TENSORS * OARI_TAGS * p->micro;
     if (tags > UINT32_MAX)
         return oari_fail(OAR_E_ARG,
                          "pipeline_create: %d stages and %d micro-batches are "
@@ -96,9 +96,9 @@ static oar_status agree(oar_pipeline *p)
 
     snprintf(line, sizeof line,
              "a schedule of %d stages and %d micro-batches (%016llx), equal "
-             "%d",
+             "%d, dynamic %d",
              p->total, p->micro, (unsigned long long)hash_schedule(p->schedule),
-             p->opts.equal != 0);
+             p->opts.equal != 0, p->opts.dynamic != 0);
     return oari_agree(&manifest, p->group);
 }
 

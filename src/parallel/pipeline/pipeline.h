@@ -5,6 +5,7 @@
  *   pipeline_wiring.c    which output goes to which stage
  *   pipeline_flights.c   what a micro-batch in flight has
  *   pipeline_shapes.c    shapes between stages, by a run with zeros
+ *   pipeline_heads.c     or by heads that are sent before tensors
  *   pipeline_messages.c  posting and waiting
  *   pipeline_run.c       one action, and the row
  *   pipeline_step.c      a step: batch, agreement, result
@@ -59,6 +60,18 @@ typedef struct oari_input_grads {
     oar_work *sent[OARI_TENSORS];
 } oari_input_grads;
 
+/* Dtype and shape of a tensor on its way, where they are not known before. */
+typedef struct oari_flow_head {
+    uint32_t magic, dtype, ndim, zero;
+    int64_t dim[OAR_MAX_DIMS];
+} oari_flow_head;
+
+/* One that is sent or received, in memory of its own for each micro-batch. */
+typedef struct oari_head_message {
+    oari_flow_head head;
+    oar_work *work;
+} oari_head_message;
+
 /* What comes from other ranks for a stage's F. */
 typedef struct oari_stage_inputs {
     oar_storage *in[OARI_TENSORS];
@@ -86,7 +99,12 @@ typedef struct oari_pipe_stage {
     oari_flight *flight;
     oari_stage_inputs *arrival;
     oari_input_grads *grad;
-    int warned;            /* of an input without a gradient */
+    oari_head_message
+        *head_out;              /* [edge][micro-batch], if shapes are dynamic */
+    oari_head_message *head_in; /* [input][micro-batch] */
+    int seen;                   /* the next line is filled */
+    oari_flow_spec first[OARI_TENSORS]; /* the first outputs of all */
+    int warned;                         /* of an input without a gradient */
     int64_t last_backward; /* where in the row; REDUCE_GRAD comes instead */
     int local;             /* a wrapper does not reduce at the moment */
     int reducing;          /* DDP's reductions are under way */
@@ -174,10 +192,11 @@ static inline size_t oari_spec_bytes(const oari_flow_spec *spec)
 /* Returns this rank's stage of that index; NULL if it is another rank's. */
 oari_pipe_stage *oari_own_stage(const oar_pipeline *p, int index);
 /* Returns what a stage gives out for a micro-batch. */
-const oari_flow_spec *oari_spec_at(const oar_pipeline *p, int micro, int stage,
-                                   int output);
-const oari_flow_spec *oari_input_spec(const oar_pipeline *p, int micro,
-                                      int stage, int input);
+oari_flow_spec *oari_spec_at(const oar_pipeline *p, int micro, int stage,
+                             int output);
+/* The same of what a stage's input is. */
+oari_flow_spec *oari_input_spec(const oar_pipeline *p, int micro, int stage,
+                                int input);
 static inline oari_flight *oari_flight_of(const oari_pipe_stage *s, int micro)
 {
     return &s->flight[s->turn[micro] % s->flights];
@@ -233,6 +252,9 @@ oar_status oari_flights_fill(oar_pipeline *p);
 void oari_flights_free(oari_pipe_stage *s);
 /* Gives up all handles and results, after a step or its failure. */
 void oari_flights_reset(oar_pipeline *p);
+/* Makes *storage one of at least so many bytes; shared: in memory that other
+ * processes can read, if it is large. */
+oar_status oari_make_room(oar_storage **storage, size_t bytes, int shared);
 
 /* Tapes go from one micro-batch to the next, of any stage: so a rank has as
  * many as it ever has micro-batches in flight. */
@@ -241,13 +263,48 @@ void oari_tape_give(oar_pipeline *p, oari_flight *f);
 
 /* ---- pipeline_shapes.c --------------------------------------------------- */
 
-/* Finds the shapes of everything between stages, on all ranks. */
+/* Tells all ranks the rows of micro-batches and, if shapes are not dynamic,
+ * finds the shapes of everything between stages. */
 oar_status oari_find_shapes(oar_pipeline *p);
+
+/* ---- pipeline_heads.c ---------------------------------------------------- */
+
+/* Reads a head that came from another rank. OAR_E_DATA: it is none. */
+oar_status oari_head_read(const oari_flow_head *head, oari_flow_spec *spec);
+oar_status oari_heads_make(const oar_pipeline *p, oari_pipe_stage *s);
+/* Posts the receives of all heads of a step. */
+oar_status oari_receive_heads(oar_pipeline *p);
+/* Waits for the heads of the inputs of a micro-batch, makes room for them and
+ * for their gradients, and posts their receives. */
+oar_status oari_receive_by_heads(oar_pipeline *p, oari_pipe_stage *s,
+                                 int micro);
+/* Notes the shapes of outputs, whose dtypes and numbers of dims must be those
+ * of the first micro-batch of all. */
+oar_status oari_note_outputs(oar_pipeline *p, oari_pipe_stage *s,
+                             const oari_flight *f, int micro);
+/* Sends the head of what goes over an edge. */
+oar_status oari_send_head(oar_pipeline *p, oari_pipe_stage *s,
+                          const oar_action *action, int edge, int peer);
+/* Waits until all heads of a step have been taken. */
+oar_status oari_heads_finish(oar_pipeline *p);
 
 /* ---- pipeline_messages.c ------------------------------------------------- */
 
-/* Posts the receives of a micro-batch: of its inputs, and of the gradients of
- * its outputs. */
+enum { OARI_TAG_FORWARD, OARI_TAG_BACKWARD, OARI_TAG_HEAD, OARI_TAGS };
+
+/* Returns the tag of a message, which belongs to an input of a stage. */
+static inline int64_t oari_tag_of(const oar_pipeline *p, int stage, int input,
+                                  int what, int micro)
+{
+    return (((int64_t)stage * OARI_TENSORS + input) * OARI_TAGS + what) *
+               p->micro +
+           micro;
+}
+
+/* Posts the receives of a micro-batch: of one of its inputs, of all, and of the
+ * gradients of its outputs. */
+oar_status oari_receive_input(oar_pipeline *p, oari_pipe_stage *s, int micro,
+                              int input, int peer);
 oar_status oari_receive_inputs(oar_pipeline *p, oari_pipe_stage *s, int micro);
 oar_status oari_receive_gradients(oar_pipeline *p, oari_pipe_stage *s,
                                   int micro);

@@ -152,7 +152,7 @@ static oar_status make_flights(oar_pipeline *p, oari_pipe_stage *s, places *at)
         if (s->flight[k].back == NULL)
             return OAR_E_NOMEM;
     }
-    return OAR_OK;
+    return p->opts.dynamic ? oari_heads_make(p, s) : OAR_OK;
 }
 
 oar_status oari_flights_make(oar_pipeline *p)
@@ -171,11 +171,11 @@ oar_status oari_flights_make(oar_pipeline *p)
     return status;
 }
 
-/* Makes *storage one of at least so many bytes. */
-static oar_status make_room(oar_storage **storage, size_t bytes, int shared)
+oar_status oari_make_room(oar_storage **storage, size_t bytes, int shared)
 {
     oar_storage *made;
 
+    bytes += bytes == 0;
     if (*storage != NULL && oar_storage_bytes(*storage) >= bytes)
         return OAR_OK;
     OARI_TRY(oar_storage_create(bytes, shared && bytes >= SHARED_LEAST, &made));
@@ -187,7 +187,7 @@ static oar_status make_room(oar_storage **storage, size_t bytes, int shared)
 /* Returns the most bytes that an output has in any micro-batch. */
 static size_t most_bytes(const oar_pipeline *p, int stage, int output)
 {
-    size_t most = 1;
+    size_t most = 0;
 
     for (int c = 0; c < p->classes; c++) {
         size_t bytes = oari_spec_bytes(
@@ -206,9 +206,9 @@ static oar_status fill_inputs(const oar_pipeline *p, oari_pipe_stage *s)
         int remote = oar_schedule_rank_of(p->schedule, from) != p->rank;
         size_t bytes = most_bytes(p, from, w->from_output[i]);
         for (int k = 0; remote && k < s->arrivals; k++)
-            OARI_TRY(make_room(&s->arrival[k].in[i], bytes, 0));
+            OARI_TRY(oari_make_room(&s->arrival[k].in[i], bytes, 0));
         for (int k = 0; k < s->grads; k++)
-            OARI_TRY(make_room(&s->grad[k].grad[i], bytes, remote));
+            OARI_TRY(oari_make_room(&s->grad[k].grad[i], bytes, remote));
     }
     return OAR_OK;
 }
@@ -220,7 +220,7 @@ static oar_status fill_outputs(const oar_pipeline *p, oari_pipe_stage *s)
         if (oar_schedule_rank_of(p->schedule, s->edge[e].to) == p->rank)
             continue;
         for (int k = 0; k < s->flights; k++)
-            OARI_TRY(make_room(&s->flight[k].back[e].grad, bytes, 0));
+            OARI_TRY(oari_make_room(&s->flight[k].back[e].grad, bytes, 0));
     }
     return OAR_OK;
 }
@@ -273,8 +273,12 @@ static void end_work(oar_work **work)
     *work = NULL;
 }
 
-static void end_works(oari_pipe_stage *s)
+static void end_works(const oar_pipeline *p, oari_pipe_stage *s)
 {
+    for (int k = 0; s->head_out != NULL && k < s->edges * p->micro; k++)
+        end_work(&s->head_out[k].work);
+    for (int k = 0; s->head_in != NULL && k < s->given.inputs * p->micro; k++)
+        end_work(&s->head_in[k].work);
     for (int k = 0; k < s->flights && s->flight != NULL; k++) {
         oari_flight *f = &s->flight[k];
         for (int e = 0; e < s->edges && f->back != NULL; e++) {
@@ -293,7 +297,7 @@ static void end_works(oari_pipe_stage *s)
 void oari_flights_reset(oar_pipeline *p)
 {
     for (int i = 0; i < p->stages; i++) {
-        end_works(&p->stage[i]);
+        end_works(p, &p->stage[i]);
         for (int k = 0; k < p->stage[i].flights; k++)
             if (p->stage[i].flight != NULL)
                 oari_tape_give(p, &p->stage[i].flight[k]);
@@ -320,6 +324,8 @@ void oari_flights_free(oari_pipe_stage *s)
     for (int k = 0; k < s->grads && s->grad != NULL; k++)
         for (int i = 0; i < OARI_TENSORS; i++)
             oar_storage_release(s->grad[k].grad[i]);
+    oari_free(s->head_out);
+    oari_free(s->head_in);
     oari_free(s->turn);
     oari_free(s->micro_at);
     oari_free(s->flight);

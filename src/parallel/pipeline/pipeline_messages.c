@@ -9,16 +9,6 @@
 #include "base/status.h"
 #include "parallel/pipeline/pipeline.h"
 
-enum { FORWARD = 0, BACKWARD = 1 };
-
-static int64_t tag_of(const oar_pipeline *p, int stage, int input,
-                      int direction, int micro)
-{
-    return (((int64_t)stage * OARI_TENSORS + input) * 2 + direction) *
-               p->micro +
-           micro;
-}
-
 static oar_status post_receive(oar_pipeline *p, const oar_action *a, int peer,
                                int64_t tag, const oari_flow_spec *spec,
                                oar_storage *into, oar_work **work)
@@ -59,19 +49,28 @@ static int input_is_meant(const oar_pipeline *p, int stage, int input,
     return *peer != p->rank;
 }
 
-oar_status oari_receive_inputs(oar_pipeline *p, oari_pipe_stage *s, int micro)
+oar_status oari_receive_input(oar_pipeline *p, oari_pipe_stage *s, int micro,
+                              int input, int peer)
 {
     oar_action a = { s->index, OAR_ACT_RECV_F, micro, 0 };
     oari_stage_inputs *in = oari_inputs_of(s, micro);
 
+    return post_receive(
+        p, &a, peer, oari_tag_of(p, s->index, input, OARI_TAG_FORWARD, micro),
+        oari_input_spec(p, micro, s->index, input), in->in[input],
+        &in->came[input]);
+}
+
+/* Dynamic shapes come later, with their heads. */
+oar_status oari_receive_inputs(oar_pipeline *p, oari_pipe_stage *s, int micro)
+{
+    if (p->opts.dynamic)
+        return OAR_OK;
     for (int i = 0; s->index > 0 && i < s->given.inputs; i++) {
         int from = p->wiring[s->index].from_stage[i];
         int peer = oar_schedule_rank_of(p->schedule, from);
         if (peer != p->rank)
-            OARI_TRY(post_receive(p, &a, peer,
-                                  tag_of(p, s->index, i, FORWARD, micro),
-                                  oari_input_spec(p, micro, s->index, i),
-                                  in->in[i], &in->came[i]));
+            OARI_TRY(oari_receive_input(p, s, micro, i, peer));
     }
     return OAR_OK;
 }
@@ -90,7 +89,8 @@ static oar_status send_gradients(oar_pipeline *p, oari_pipe_stage *s,
         if (!oari_is_float(spec->dtype))
             continue;
         OARI_TRY(post_send(
-            p, a, peer, tag_of(p, s->index, i, BACKWARD, a->micro),
+            p, a, peer,
+            oari_tag_of(p, s->index, i, OARI_TAG_BACKWARD, a->micro),
             oar_span_of(oar_storage_data(g->grad[i]),
                         oari_spec_bytes(spec) / oar_dtype_size(spec->dtype),
                         spec->dtype),
@@ -115,12 +115,14 @@ static oar_status send_output(oar_pipeline *p, oari_pipe_stage *s,
 {
     oari_flight *f = oari_flight_of(s, a->micro);
     const oari_stage_edge *e = &s->edge[k];
-    int64_t tag = tag_of(p, e->to, e->input, FORWARD, a->micro);
+    int64_t tag = oari_tag_of(p, e->to, e->input, OARI_TAG_FORWARD, a->micro);
     oar_tensor *out = f->output[e->output];
     oar_work *work = NULL;
     oar_span span;
 
     OARI_TRY(oar_tensor_const_span(out, &span));
+    if (p->opts.dynamic)
+        OARI_TRY(oari_send_head(p, s, a, k, peer));
     if (p->training)
         return post_send(p, a, peer, tag, span, &f->back[k].sent);
     OARI_TRY(oari_vec_reserve(&p->kept, 1));
@@ -152,10 +154,15 @@ oar_status oari_receive_gradients(oar_pipeline *p, oari_pipe_stage *s,
         const oari_flow_spec *spec =
             oari_spec_at(p, micro, s->index, e->output);
         int peer = oar_schedule_rank_of(p->schedule, e->to);
-        if (peer != p->rank && oari_is_float(spec->dtype))
-            OARI_TRY(post_receive(p, &a, peer,
-                                  tag_of(p, e->to, e->input, BACKWARD, micro),
-                                  spec, f->back[k].grad, &f->back[k].came));
+        if (peer == p->rank || !oari_is_float(spec->dtype))
+            continue;
+        if (p->opts.dynamic)
+            OARI_TRY(
+                oari_make_room(&f->back[k].grad, oari_spec_bytes(spec), 0));
+        OARI_TRY(post_receive(
+            p, &a, peer,
+            oari_tag_of(p, e->to, e->input, OARI_TAG_BACKWARD, micro), spec,
+            f->back[k].grad, &f->back[k].came));
     }
     return OAR_OK;
 }

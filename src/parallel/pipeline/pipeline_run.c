@@ -68,14 +68,26 @@ static oar_tensor *take_over(oar_pipeline *p, oari_pipe_stage *s,
                       bytes / (int64_t)oar_dtype_size(oar_tensor_dtype(out)));
 }
 
+/* Gives a micro-batch's part of an input or target of the batch. */
+static oar_tensor *cut_micro(const oar_pipeline *p, oar_tape *tape,
+                             oar_tensor *const *whole, int i, int micro)
+{
+    oar_tensor *own;
+
+    if (!p->batch->apart)
+        return oar_narrow(tape, whole[i], 0, p->first_row[micro],
+                          p->rows[micro]);
+    own = whole[(int64_t)i * p->micro + micro];
+    return oar_narrow(tape, own, 0, 0, oar_tensor_shape(own).dim[0]);
+}
+
 static oar_status gather_inputs(oar_pipeline *p, oari_pipe_stage *s,
                                 oari_flight *f, int micro)
 {
     for (int i = 0; i < s->given.inputs; i++) {
         int from = p->wiring[s->index].from_stage[i];
         if (s->index == 0)
-            f->input[i] = oar_narrow(f->tape, p->batch->input[i], 0,
-                                     p->first_row[micro], p->rows[micro]);
+            f->input[i] = cut_micro(p, f->tape, p->batch->input, i, micro);
         else if (oar_schedule_rank_of(p->schedule, from) == p->rank)
             f->input[i] = take_over(p, s, f, micro, i);
         else
@@ -101,7 +113,8 @@ static oar_status check_outputs(const oar_pipeline *p, const oari_pipe_stage *s,
         if (!same)
             return oari_fail(OAR_E_SHAPE,
                              "output %d has another shape or dtype than with "
-                             "zeros of the same shapes for inputs",
+                             "zeros of the same shapes for inputs: make the "
+                             "pipeline dynamic",
                              o);
     }
     return OAR_OK;
@@ -117,8 +130,7 @@ static oar_status compute_loss(oar_pipeline *p, oari_flight *f, int micro)
     if (p->opts.loss == NULL || (!p->training && p->batch->targets == 0))
         return OAR_OK;
     for (int t = 0; t < p->batch->targets; t++) {
-        target[t] = oar_narrow(f->tape, p->batch->target[t], 0,
-                               p->first_row[micro], p->rows[micro]);
+        target[t] = cut_micro(p, f->tape, p->batch->target, t, micro);
         if (target[t] == NULL)
             return oar_last_error()->status;
     }
@@ -130,6 +142,26 @@ static oar_status compute_loss(oar_pipeline *p, oari_flight *f, int micro)
         return oari_fail(OAR_E_SHAPE, "the loss has %lld numbers, not one",
                          (long long)oar_tensor_count(f->loss));
     return oar_tensor_item(f->loss, loss);
+}
+
+/* Without backward, the memory of an input takes the next one as soon as F is
+ * over: an output in it is copied. */
+static oar_status leave_inputs(oari_pipe_stage *s, oari_flight *f, int micro)
+{
+    const oari_stage_inputs *in = oari_inputs_of(s, micro);
+
+    for (int o = 0; o < s->given.outputs; o++)
+        for (int i = 0; i < s->given.inputs; i++) {
+            oar_tensor *out = f->output[o];
+            if (in->in[i] == NULL || oar_tensor_storage(out) != in->in[i])
+                continue;
+            f->output[o] = oar_empty(f->tape, oar_tensor_dtype(out),
+                                     oar_tensor_shape(out));
+            if (f->output[o] == NULL)
+                return oar_last_error()->status;
+            OARI_TRY(oar_tensor_copy(f->output[o], out));
+        }
+    return OAR_OK;
 }
 
 /* Without backward to come, only the outputs are kept. */
@@ -154,9 +186,12 @@ static oar_status compute_forward(oar_pipeline *p, oari_pipe_stage *s,
     oar_tape_record(f->tape, p->training);
     OARI_TRY(gather_inputs(p, s, f, micro));
     OARI_TRY(oari_call_stage(s, f->tape, micro, f->input, f->output));
-    OARI_TRY(check_outputs(p, s, f, micro));
+    OARI_TRY(p->opts.dynamic ? oari_note_outputs(p, s, f, micro)
+                             : check_outputs(p, s, f, micro));
     if (s->last)
         OARI_TRY(compute_loss(p, f, micro));
+    if (!p->training)
+        OARI_TRY(leave_inputs(s, f, micro));
     return p->training ? OAR_OK : keep_outputs(p, s, f, micro);
 }
 
@@ -281,10 +316,13 @@ static oar_status compute_weights(oar_pipeline *p, oari_flight *f)
 
 /* ---- actions ------------------------------------------------------------- */
 
-static oar_status wait_for_inputs(oari_pipe_stage *s, int micro)
+static oar_status wait_for_inputs(oar_pipeline *p, oari_pipe_stage *s,
+                                  int micro)
 {
     oari_stage_inputs *in = oari_inputs_of(s, micro);
 
+    if (p->opts.dynamic)
+        OARI_TRY(oari_receive_by_heads(p, s, micro));
     for (int i = 0; i < s->given.inputs; i++)
         OARI_TRY(oari_wait_for_message(&in->came[i]));
     return OAR_OK;
@@ -332,7 +370,7 @@ static oar_status run_computation(oar_pipeline *p, oari_pipe_stage *s,
     int64_t begun = oari_now_ns(), ready;
 
     if (a->act == OAR_ACT_F)
-        OARI_TRY(wait_for_inputs(s, a->micro));
+        OARI_TRY(wait_for_inputs(p, s, a->micro));
     else if (a->act != OAR_ACT_W)
         OARI_TRY(wait_for_gradients(s, f, a->micro));
     ready = oari_now_ns();
@@ -368,6 +406,8 @@ static oar_status run_action(oar_pipeline *p, const oar_action *a)
 /* Posts the receives that there is memory for. */
 static oar_status receive_first_inputs(oar_pipeline *p)
 {
+    if (p->opts.dynamic)
+        return oari_receive_heads(p);
     for (int i = 0; i < p->stages; i++)
         for (int t = 0; t < p->stage[i].arrivals && t < p->micro; t++)
             OARI_TRY(

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline_shapes: finds the shapes between stages. Stage after stage runs on
  * zeros, once for each number of rows that micro-batches have, and its rank
- * tells all others what came out, or why nothing did. */
+ * tells all others what came out, or why nothing did. Dynamic shapes are noted
+ * as they come (pipeline_heads.c): each micro-batch is a class of its own. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,16 +17,16 @@ typedef struct found {
     oari_flow_spec out[OARI_TENSORS];
 } found;
 
-const oari_flow_spec *oari_spec_at(const oar_pipeline *p, int micro, int stage,
-                                   int output)
+oari_flow_spec *oari_spec_at(const oar_pipeline *p, int micro, int stage,
+                             int output)
 {
     int64_t row = (int64_t)p->class_of[micro] * p->total + stage;
 
     return &p->spec[row * OARI_TENSORS + output];
 }
 
-const oari_flow_spec *oari_input_spec(const oar_pipeline *p, int micro,
-                                      int stage, int input)
+oari_flow_spec *oari_input_spec(const oar_pipeline *p, int micro, int stage,
+                                int input)
 {
     const oari_stage_wiring *w = &p->wiring[stage];
 
@@ -153,7 +154,7 @@ static void classify(oar_pipeline *p)
     for (int m = 0; m < p->micro; m++) {
         p->first_row[m] = row;
         row += p->rows[m];
-        p->class_of[m] = -1;
+        p->class_of[m] = p->opts.dynamic ? p->classes++ : -1;
         for (int k = 0; k < m && p->class_of[m] < 0; k++)
             if (p->rows[k] == p->rows[m])
                 p->class_of[m] = p->class_of[k];
@@ -176,7 +177,7 @@ oar_status oari_find_shapes(oar_pipeline *p)
                          sizeof *p->spec);
     OARI_TRY(oari_agree_on_status(
         p->group, p->spec != NULL ? OAR_OK : OAR_E_NOMEM, "pipeline_step"));
-    for (int m = 0; m < p->micro; m++) {
+    for (int m = 0; !p->opts.dynamic && m < p->micro; m++) {
         if (p->class_of[m] != next)
             continue;
         next++;

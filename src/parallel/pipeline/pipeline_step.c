@@ -49,9 +49,42 @@ static oar_status check_tensors(const char *what, int count,
     return OAR_OK;
 }
 
+/* The same for tensors of each micro-batch. */
+static oar_status check_apart(const oar_pipeline *p,
+                              const oar_pipeline_batch *b, const char *what,
+                              int count, oar_tensor *const *tensor,
+                              int64_t *rows)
+{
+    *rows = -1;
+    if (!p->opts.dynamic || b->rows != NULL)
+        return oari_fail(OAR_E_ARG,
+                         p->opts.dynamic
+                             ? "pipeline_step: rows for micro-batches that "
+                               "have tensors of their own"
+                             : "pipeline_step: micro-batches have tensors of "
+                               "their own: make the pipeline dynamic");
+    if (count < 0 || count > OARI_TENSORS || (count > 0 && tensor == NULL))
+        return oari_fail(OAR_E_ARG,
+                         "pipeline_step: %d %ss: 0 to %d, in an array", count,
+                         what, OARI_TENSORS);
+    for (int k = 0; k < count * p->micro; k++) {
+        oar_shape shape = oar_tensor_shape(tensor[k]);
+        if (tensor[k] == NULL || shape.ndim == 0)
+            return oari_fail(tensor[k] == NULL ? OAR_E_ARG : OAR_E_SHAPE,
+                             "pipeline_step: %s %d of micro-batch %d is %s",
+                             what, k / p->micro, k % p->micro,
+                             tensor[k] == NULL ? "NULL" : "a single number");
+        if (k < p->micro)
+            *rows = (k == 0 ? 0 : *rows) + shape.dim[0];
+    }
+    return OAR_OK;
+}
+
 static int64_t rows_of(const oar_pipeline *p, const oar_pipeline_batch *b,
                        int64_t rows, int micro)
 {
+    if (b->apart)
+        return oar_tensor_shape(b->input[micro]).dim[0];
     if (b->rows != NULL)
         return b->rows[micro];
     return rows / p->micro + (micro < rows % p->micro);
@@ -62,7 +95,8 @@ static oar_status check_inputs(const oar_pipeline *p,
 {
     int64_t sum = 0;
 
-    OARI_TRY(check_tensors("input", b->inputs, b->input, rows));
+    OARI_TRY(b->apart ? check_apart(p, b, "input", b->inputs, b->input, rows)
+                      : check_tensors("input", b->inputs, b->input, rows));
     if (!has_stage(p, 0)) {
         if (b->inputs > 0)
             return oari_fail(OAR_E_ARG,
@@ -75,7 +109,7 @@ static oar_status check_inputs(const oar_pipeline *p,
         return oari_fail(OAR_E_ARG,
                          "pipeline_step: %d inputs for stage 0, which has %d",
                          b->inputs, p->stage[0].given.inputs);
-    if (b->rows == NULL && *rows < p->micro)
+    if (b->rows == NULL && !b->apart && *rows < p->micro)
         return oari_fail(OAR_E_ARG,
                          "pipeline_step: %lld rows for %d micro-batches: at "
                          "least one for each",
@@ -102,7 +136,12 @@ static oar_status check_targets(const oar_pipeline *p,
 {
     double sum = 0;
 
-    OARI_TRY(check_tensors("target", b->targets, b->target, rows));
+    if (b->apart) {
+        OARI_TRY(check_apart(p, b, "target", b->targets, b->target, rows));
+        *rows = -1; /* what they are is the loss function's matter */
+    } else {
+        OARI_TRY(check_tensors("target", b->targets, b->target, rows));
+    }
     if (!has_stage(p, p->total - 1)) {
         if (b->targets > 0)
             return oari_fail(
@@ -128,13 +167,14 @@ static oar_status check_targets(const oar_pipeline *p,
 
 /* ---- what all ranks were given ------------------------------------------- */
 
-/* Returns a number for everything that shapes depend on; never 0. */
+/* Returns a number for everything that shapes depend on, if they are not
+ * dynamic, and for the rows; never 0. */
 static uint64_t sign_inputs(const oar_pipeline *p, const oar_pipeline_batch *b,
                             int64_t rows)
 {
     uint64_t hash = 1;
 
-    for (int i = 0; i < b->inputs; i++) {
+    for (int i = 0; !p->opts.dynamic && i < b->inputs; i++) {
         oar_shape shape = oar_tensor_shape(b->input[i]);
         hash =
             oari_pipeline_hash(hash, (uint64_t)oar_tensor_dtype(b->input[i]));
@@ -221,7 +261,7 @@ static oar_status prepare(oar_pipeline *p, uint64_t signature)
     for (int m = 0; has_stage(p, 0) && m < p->micro; m++)
         p->rows[m] = rows_of(p, p->batch, p->told[p->rank].rows, m);
     OARI_TRY(oari_find_shapes(p));
-    status = oari_flights_fill(p);
+    status = p->opts.dynamic ? OAR_OK : oari_flights_fill(p);
     OARI_TRY(oari_agree_on_status(p->group, status, "pipeline_step"));
     p->signature = signature;
     p->measuring = 1;
@@ -248,7 +288,7 @@ static oar_status wait_for_sends(oar_pipeline *p)
                 OARI_TRY(oari_wait_for_message(&p->stage[i].grad[k].sent[t]));
     for (int64_t i = 0; i < p->kept.count; i++)
         OARI_TRY(oari_wait_for_message(&p->kept.data[i].sent));
-    return OAR_OK;
+    return oari_heads_finish(p);
 }
 
 /* Tells all ranks the loss, and that this one is done. */
@@ -305,7 +345,7 @@ static oar_status run_batch(oar_pipeline *p, const oar_pipeline_batch *batch,
         oari_run_row(p) != OAR_OK || finish(p, result) != OAR_OK)
         return oari_pipeline_give_up(p);
     p->step_s = (double)(oari_now_ns() - begun) * 1e-9;
-    p->measuring = 0;
+    p->measuring = p->opts.dynamic;
     p->steps++;
     return OAR_OK;
 }
