@@ -181,7 +181,7 @@ oar_status oari_pipeline_give_up(oar_pipeline *p)
 
     oar_group_abort(p->group, why.text);
     p->over = 1;
-    oari_stages_give_up(p);
+    oari_stages_give_up(p, &why);
     oari_flights_reset(p);
     return oari_fail_with(&why);
 }

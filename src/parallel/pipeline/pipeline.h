@@ -333,7 +333,8 @@ oar_status oari_stages_begin(oar_pipeline *p);
 oar_status oari_stage_reduce(oari_pipe_stage *s);
 /* Waits for what has begun. */
 oar_status oari_stages_finish(oar_pipeline *p);
-void oari_stages_give_up(oar_pipeline *p);
+/* Ends the groups of wrapped stages, after a failure. */
+void oari_stages_give_up(oar_pipeline *p, const oar_error *why);
 /* Makes a stage that FSDP wraps whole, or spreads it again. */
 oar_status oari_stage_unshard(oari_pipe_stage *s, int whole);
 

@@ -79,10 +79,22 @@ oar_status oari_stages_finish(oar_pipeline *p)
     return OAR_OK;
 }
 
-void oari_stages_give_up(oar_pipeline *p)
+/* Ranks of other pipelines wait for this one's gradients, or for its part of a
+ * parameter: their groups end, too. */
+void oari_stages_give_up(oar_pipeline *p, const oar_error *why)
 {
-    for (int i = 0; i < p->stages; i++)
-        end_local(&p->stage[i]);
+    for (int i = 0; i < p->stages; i++) {
+        oari_pipe_stage *s = &p->stage[i];
+        end_local(s);
+        oari_fail_with(why);
+        if (ddp_of(s) != NULL)
+            oar_group_abort(ddp_of(s)->group, why->text);
+        if (fsdp_of(s) != NULL)
+            oari_shards_break(fsdp_of(s)->shards);
+        if (s->reducing)
+            oari_ddp_reduce_end(ddp_of(s));
+        s->reducing = 0;
+    }
 }
 
 oar_status oari_stage_unshard(oari_pipe_stage *s, int whole)

@@ -336,8 +336,9 @@ static oar_status run_batch(oar_pipeline *p, const oar_pipeline_batch *batch,
         status = prepare(p, signature);
     if (status != OAR_OK) {
         oar_error why = *oar_last_error();
-        p->over = oar_group_fault(p->group, NULL) != OAR_OK;
-        return oari_fail_with(&why);
+        int lost = oar_group_fault(p->group, NULL) != OAR_OK;
+        status = oari_fail_with(&why);
+        return lost ? oari_pipeline_give_up(p) : status;
     }
     begun = oari_now_ns();
     weigh(p);
