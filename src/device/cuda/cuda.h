@@ -86,8 +86,9 @@ oar_status oari_cuda_launch(int device, oari_cu_function kernel,
 /* A kernel as a call site knows it: a static object that remembers where the
  * kernel is on each device, so that only the first start there looks for it.
  *
- *     static oari_cuda_kernel_ref ref = { "norm", "oari_layer_norm" };
- *     oari_cuda_grid grid = { { rows, 1, 1 }, { 256, 1, 1 }, .shared_bytes = 0 };
+ *     static oari_cuda_kernel_ref ref = { .file = "norm",
+ *                                         .name = "oari_layer_norm" };
+ *     oari_cuda_grid grid = { { rows, 1, 1 }, { 256, 1, 1 }, 0 };
  *     return oari_cuda_start(device, &ref, &grid, stream, parameter);
  */
 typedef struct oari_cuda_kernel_ref {

@@ -202,10 +202,13 @@ int cuDeviceGetAttribute(int *value, int attribute, oari_cu_device device)
     if (attribute < 1 || attribute > 200)
         return OARI_CU_INVALID_VALUE;
     switch (attribute) {
-    case 1: *value = 1024; break; /* threads of a block */
-    case 10: *value = 32; break;  /* of a warp */
-    case 16: *value = 4; break;   /* multiprocessors */
-    case 33: *value = 0; break;   /* PCI bus, device, domain */
+    case 1: *value = 1024; break;       /* threads of a block */
+    case 8: *value = 48 << 10; break;   /* shared memory of a block */
+    case 97: *value = 227 << 10; break; /* the same, where it is allowed */
+    case 81: *value = 228 << 10; break; /* of a multiprocessor */
+    case 10: *value = 32; break;        /* of a warp */
+    case 16: *value = 4; break;         /* multiprocessors */
+    case 33: *value = 0; break;         /* PCI bus, device, domain */
     case 34: *value = device + 1; break;
     case 39: *value = 2048; break; /* threads of a multiprocessor */
     case 75: *value = 9; break;    /* compute capability */

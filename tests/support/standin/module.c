@@ -19,7 +19,7 @@ typedef struct module {
 
 typedef struct launch {
     const standin_kernel *kernel;
-    unsigned grid[3], block[3];
+    standin_grid grid;
     void *argument[STANDIN_MOST_PARAMETERS];
     _Alignas(16) char bytes[];
 } launch;
@@ -33,6 +33,7 @@ enum {
 
 static standin_kernel *kernels;
 static module *modules;
+static uint64_t launches;
 
 /* Called before main. */
 void standin_kernel_add(standin_kernel *kernel)
@@ -125,8 +126,7 @@ int cuModuleGetFunction(oari_cu_function *function, oari_cu_module handle,
 static void run_launch(void *arg)
 {
     launch *what = arg;
-    what->kernel->run(what->kernel->function, what->argument, what->grid,
-                      what->block);
+    standin_run_blocks(what->kernel, what->argument, &what->grid);
 }
 
 static void check_reach(const context *c, const block *b, const char *kernel)
@@ -181,7 +181,13 @@ static launch *make_launch(const standin_kernel *k, void **parameters)
     return what;
 }
 
-static int is_kernel(const void *function);
+static int is_kernel(const void *function)
+{
+    for (const standin_kernel *k = kernels; k; k = k->next)
+        if (k == function)
+            return 1;
+    return 0;
+}
 
 int cuFuncSetAttribute(oari_cu_function function, int attribute, int value)
 {
@@ -201,26 +207,20 @@ int cuFuncSetAttribute(oari_cu_function function, int attribute, int value)
     return OARI_CU_SUCCESS;
 }
 
-static int is_kernel(const void *function)
-{
-    for (const standin_kernel *k = kernels; k; k = k->next)
-        if (k == function)
-            return 1;
-    return 0;
-}
-
 /* Locked. */
 static int start(context *c, const standin_kernel *k, stream *s,
-                 const unsigned size[6], void **parameters)
+                 const standin_grid *grid, void **parameters)
 {
     launch *what;
     if (!is_kernel(k) || !s || standin_stream_context(s) != c)
         return CU_INVALID_HANDLE;
+    if (grid->shared_bytes >
+        (k->allowed_bytes > USUAL_SHARED ? k->allowed_bytes : USUAL_SHARED))
+        return OARI_CU_INVALID_VALUE;
     what = make_launch(k, parameters);
-    for (int i = 0; i < 3; i++) {
-        what->grid[i] = size[i];
-        what->block[i] = size[3 + i];
-    }
+    what->grid = *grid;
+    what->grid.seed =
+        (uint64_t)standin_setting("STANDIN_SEED", 1) * 1000003 + launches++;
     for (int i = 0; i < k->count; i++)
         translate(c, k, i, what->argument[i]);
     standin_release_locked(standin_put_locked(s, run_launch, what, NULL));
@@ -236,6 +236,10 @@ int cuLaunchKernel(oari_cu_function function, unsigned grid_x, unsigned grid_y,
     const unsigned size[6] = {
         grid_x, grid_y, grid_z, block_x, block_y, block_z
     };
+    const standin_grid grid = { { grid_x, grid_y, grid_z },
+                                { block_x, block_y, block_z },
+                                shared_bytes,
+                                0 };
     context *c;
     int bad = standin_enter(&c);
     if (bad)
@@ -245,10 +249,10 @@ int cuLaunchKernel(oari_cu_function function, unsigned grid_x, unsigned grid_y,
             (i == 0 && size[i] > 0x7fffffffu) ||
             ((i == 1 || i == 2) && size[i] > 65535))
             return OARI_CU_INVALID_VALUE;
-    if (block_x * block_y * block_z > MOST_THREADS || shared_bytes || extra)
+    if (block_x * block_y * block_z > MOST_THREADS || extra)
         return OARI_CU_INVALID_VALUE;
     pthread_mutex_lock(&standin_lock);
-    bad = start(c, function, standin_stream_locked(c, stream_handle), size,
+    bad = start(c, function, standin_stream_locked(c, stream_handle), &grid,
                 parameters);
     pthread_mutex_unlock(&standin_lock);
     return bad;

@@ -26,12 +26,12 @@ file(GLOB standin_kernel_headers CONFIGURE_DEPENDS
 
 # A file that stands for FILE.fatbin, and FILE.cu compiled for the host with a
 # list of the kernels in it.
-set(standin_sources ${standin}/kernel_index.cc)
+set(standin_sources ${standin}/block.cc ${standin}/fiber.cc)
 foreach(source IN LISTS standin_kernels)
     get_filename_component(name ${source} NAME_WE)
     file(WRITE ${standin_build}/kernels/${name}.fatbin "standin ${name}\n")
     file(CONFIGURE OUTPUT ${standin_build}/${name}_kernels.cc CONTENT
-        "#include \"standin/kernel_shim.h\"\n#include \"${source}\"\n#include \"${name}.names\"\n")
+        "#define STANDIN_FILE ${name}\n#include \"standin/kernel_shim.h\"\nSTANDIN_SHARED(${name})\n#include \"${source}\"\n#include \"${name}.names\"\n")
     add_custom_command(OUTPUT ${standin_build}/${name}.names
         COMMAND ${standin}/find-kernels ${CMAKE_CXX_COMPILER}
             ${CMAKE_SOURCE_DIR} ${source} > ${standin_build}/${name}.names
