@@ -211,6 +211,16 @@ typedef struct oar_rpc_call_opts {
     int parts;          /* above 0: the reply comes in parts (oar_future_next),
                            of which so many may be here and not taken, at most
                            65536 */
+    int into_count;     /* the first arrays of the reply go straight into memory
+                           of the caller, without a copy of large ones: */
+    const oar_span *into;            /* there, in order; or */
+    oar_tensor *const *into_tensors; /* there, with the same shapes. The memory
+                           is the call's until it is done, also if its future
+                           is released: wait for it. What does not fit is
+                           OAR_E_SIZE, OAR_E_DTYPE or OAR_E_SHAPE; then, and
+                           after any other failure, what is in the memory is
+                           undefined. A reply that is arriving there is not
+                           cancelled any more */
 } oar_rpc_call_opts;
 OAR_OPTS_INIT(oar_rpc_call_opts);
 

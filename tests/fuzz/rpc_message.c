@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         FUZZ_CHECK(memcmp(again, copy, behind) == 0);
         if (oari_rpc_read_table(copy + behind, &head, array_bytes) == OAR_OK &&
             oari_rpc_message_receive((size_t)head.value_bytes, head.arrays,
-                                     array_bytes, &m) == OAR_OK) {
+                                     array_bytes, NULL, &m) == OAR_OK) {
             behind += 8 * (size_t)head.arrays;
             if (m->bytes > 0)
                 memset(m->values, 0, m->bytes);

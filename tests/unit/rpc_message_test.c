@@ -231,7 +231,8 @@ static oar_status read_message(const wire *w, oari_rpc_head *head,
     status = oari_rpc_read_head(w->byte, w->bytes, 1 << 20, head, &behind);
     if (status != OAR_OK)
         return status;
-    status = oari_rpc_message_receive((size_t)head->value_bytes, 0, NULL, m);
+    status =
+        oari_rpc_message_receive((size_t)head->value_bytes, 0, NULL, NULL, m);
     if (status != OAR_OK)
         return status;
     if ((*m)->bytes > 0)

@@ -238,6 +238,8 @@ void oar_rpc_destroy(oar_rpc *rpc)
     pthread_cond_broadcast(&rpc->changed);
     while (rpc->serving.first != NULL)
         oari_rpc_wait_change(rpc, OARI_NEVER);
+    if (rpc->arriving > 0) /* then their receives end */
+        oari_rpc_link_abort(rpc);
     pthread_mutex_unlock(&rpc->lock);
     end_threads(rpc);
     oari_rpc_link_close(rpc);

@@ -51,6 +51,8 @@ typedef struct oari_rpc_in {
     atomic_int parts_left;    /* receives that are not done */
     oar_status status;        /* why it cannot be used */
     int skip;                 /* refused: only its number counts */
+    int arriving;             /* into memory of the caller's, */
+    int64_t deadline_ns;      /* until then */
 } oari_rpc_in;
 
 /* A posted receive. */
@@ -96,6 +98,7 @@ typedef struct oari_rpc_peer {
 
 typedef struct oari_rpc_entry oari_rpc_entry;
 typedef struct oari_rpc_stream oari_rpc_stream; /* rpc_stream.h */
+typedef struct oari_rpc_into oari_rpc_into;     /* rpc_into.h */
 
 /* Calls that run one after the other. */
 typedef struct oari_rpc_strand {
@@ -207,6 +210,8 @@ typedef struct oari_rpc_pending {
     oar_rpc_call *parent; /* the call that it was made from, or NULL */
     int inside;           /* made by a function */
     int cancel;           /* the other rank is to be told */
+    oari_rpc_into *into;  /* where arrays of the reply go; NULL: anywhere */
+    int arriving;         /* there, now */
     int parts, parts_out; /* of its reply: as in oar_rpc_call */
     uint64_t part_bytes_out;
     char name[OARI_RPC_NAME + 1];
@@ -234,6 +239,7 @@ struct oar_rpc {
     uint64_t next_call;
     int calls_outside; /* pending calls that no function has made */
     int cancels;       /* pending calls with cancel set */
+    int arriving;      /* pending calls that are */
 
     oari_rpc_slot slot[OARI_RPC_SLOTS];
     int slots_posted;
@@ -264,6 +270,9 @@ oar_status oari_rpc_check(const oar_rpc *agent, const char *call);
 oar_status oari_rpc_link_open(oar_rpc *agent, oar_group *parent);
 oar_status oari_rpc_link_start(oar_rpc *agent);
 void oari_rpc_link_close(oar_rpc *agent);
+/* Ends what is sent and received, and waits until no reply is arriving; with
+ * the lock. */
+void oari_rpc_link_abort(oar_rpc *agent);
 /* A send or receive is done; no use of agent may follow on this thread. */
 void oari_rpc_end_part(oar_rpc *agent);
 /* The tag of what follows the head of a message. */
@@ -331,6 +340,8 @@ void oari_future_drop(oar_future *future);
 /* Blocks until one of the futures is done or has a part; without the lock. */
 oar_status oari_future_await(oar_rpc *agent, int count,
                              oar_future *const *future, int *index);
+/* Cancels one; waits only while its reply arrives in the caller's memory. */
+void oari_future_abandon(oar_future *future);
 /* Returns the status of one that is done, with its error as the thread's. */
 oar_status oari_future_result(const oar_future *future);
 

@@ -7,6 +7,7 @@
 #include "base/call_site.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "parallel/rpc/rpc_into.h"
 #include "parallel/rpc/rpc_stream.h"
 
 /* Makes sure that the timer looks at a deadline; with the lock. */
@@ -193,9 +194,13 @@ static oar_status begin_call(const char *file, int line, oar_rpc *agent, int to,
     oar_future *f = oari_alloc(1, sizeof *f);
     oar_status status = OAR_E_NOMEM;
 
-    if (f != NULL && opts->parts > 0)
+    if (p != NULL && f != NULL)
+        status = oari_rpc_into_create(opts, &p->into);
+    if (status == OAR_OK && opts->parts > 0) {
         f->stream = oari_rpc_stream_create(opts->parts);
-    if (p != NULL && f != NULL && (opts->parts == 0 || f->stream != NULL)) {
+        status = f->stream != NULL ? OAR_OK : OAR_E_NOMEM;
+    }
+    if (status == OAR_OK) {
         fill_call(p, f, agent, to, name, args, opts);
         write_site(file, line, p->site);
         pthread_mutex_lock(&agent->lock);
@@ -210,14 +215,33 @@ static oar_status begin_call(const char *file, int line, oar_rpc *agent, int to,
         pthread_mutex_unlock(&agent->lock);
     }
     if (status != OAR_OK) {
-        oari_free(p);
+        if (p != NULL)
+            oari_rpc_into_destroy(p->into);
         if (f != NULL)
             oari_rpc_stream_destroy(f->stream);
+        oari_free(p);
         oari_free(f);
         return status;
     }
     *future = f;
     return send_call(agent, &sent, args, on);
+}
+
+/* Checks what the options say about the reply. */
+static oar_status check_reply(const oar_rpc_call_opts *opts, oari_rpc_on on,
+                              int has_future)
+{
+    if (opts->parts < 0 || opts->parts > OARI_RPC_PARTS)
+        return oari_fail(OAR_E_ARG,
+                         "a call with %d parts of its reply taken ahead; 1 to "
+                         "%d, or 0: the reply comes as one",
+                         opts->parts, OARI_RPC_PARTS);
+    if (has_future && (on.flags & OARI_RPC_REMOTE) == 0)
+        return OAR_OK;
+    if (opts->into_count != 0)
+        return oari_fail(OAR_E_ARG,
+                         "a call whose reply is not taken has places for it");
+    return oari_rpc_refuse_parts(opts->parts, "rpc_call");
 }
 
 oar_status oari_rpc_begin(const char *file, int line, oar_rpc *rpc, int to,
@@ -229,13 +253,8 @@ oar_status oari_rpc_begin(const char *file, int line, oar_rpc *rpc, int to,
     oar_future *f = NULL;
     oar_status status = oari_opts_read(&o, sizeof o, opts);
 
-    if (status == OAR_OK && (o.parts < 0 || o.parts > OARI_RPC_PARTS))
-        status = oari_fail(OAR_E_ARG,
-                           "a call with %d parts of its reply taken ahead; 1 "
-                           "to %d, or 0: the reply comes as one",
-                           o.parts, OARI_RPC_PARTS);
-    if (status == OAR_OK && (future == NULL || (on.flags & OARI_RPC_REMOTE)))
-        status = oari_rpc_refuse_parts(o.size != 0 ? &o : NULL, "rpc_call");
+    if (status == OAR_OK)
+        status = check_reply(&o, on, future != NULL);
     if (status == OAR_OK)
         status = check_call(rpc, to, name, args);
     if (status == OAR_OK)
@@ -277,9 +296,12 @@ oar_status oar_rpc_sync_at(const char *file, int line, oar_rpc *rpc, int to,
                            const oar_rpc_call_opts *opts,
                            oar_rpc_message **reply)
 {
+    oar_rpc_call_opts o;
     oar_future *future;
-    oar_status status = oari_rpc_refuse_parts(opts, "rpc_sync");
+    oar_status status = oari_opts_read(&o, sizeof o, opts);
 
+    if (status == OAR_OK)
+        status = oari_rpc_refuse_parts(o.parts, "rpc_sync");
     if (status != OAR_OK) {
         oar_rpc_message_destroy(args);
         return status;
@@ -287,7 +309,7 @@ oar_status oar_rpc_sync_at(const char *file, int line, oar_rpc *rpc, int to,
     OARI_TRY(oar_rpc_async_at(file, line, rpc, to, name, args, opts, &future));
     status = oar_future_wait(future, reply);
     if (status == OAR_E_BUSY || status == OAR_E_STATE)
-        oar_future_cancel(future); /* this thread may not wait */
+        oari_future_abandon(future); /* this thread may not wait */
     oar_future_release(future);
     return status;
 }

@@ -187,7 +187,7 @@ oar_status oar_future_cancel(oar_future *future)
         return oari_fail(OAR_E_ARG, "future_cancel: no future");
     OARI_TRY(oari_rpc_check(future->agent, "future_cancel"));
     pthread_mutex_lock(&future->agent->lock);
-    if (!atomic_load(&future->done)) {
+    if (!atomic_load(&future->done) && !future->pending->arriving) {
         oari_error_set(&error, OAR_E_CANCELLED,
                        "the call of \"%s\" on rank %d was cancelled",
                        future->pending->name, future->pending->to);
@@ -197,6 +197,15 @@ oar_status oar_future_cancel(oar_future *future)
     pthread_mutex_unlock(&future->agent->lock);
     oari_rpc_send_cancels(future->agent);
     return OAR_OK;
+}
+
+void oari_future_abandon(oar_future *future)
+{
+    oar_future_cancel(future);
+    pthread_mutex_lock(&future->agent->lock);
+    while (!atomic_load(&future->done) && !oari_rpc_pumping)
+        oari_rpc_wait_change(future->agent, OARI_NEVER);
+    pthread_mutex_unlock(&future->agent->lock);
 }
 
 void oar_future_release(oar_future *future)

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "parallel/rpc/rpc_into.h"
 #include "parallel/rpc/rpc_stream.h"
 
 enum { IDLE_TAG = 0x7fffffff, PART_TAGS = 0x7ffffff0 };
@@ -81,11 +82,17 @@ static void part_received(void *arg, oar_status status)
 
 static void receive_part(oari_rpc_in *in, void *data, size_t bytes)
 {
+    oar_call_opts opts = oar_call_opts_init();
+    oar_status status;
     oar_work *work;
-    oar_status status =
-        oar_recv(in->agent->group, oar_span_of(data, bytes, OAR_U8), in->from,
-                 oari_rpc_tag_of(in->head.sequence), NULL, &work);
 
+    if (in->arriving) { /* until the call's deadline, 0 being another */
+        opts.timeout_ms = oari_deadline_left_ms(in->deadline_ns);
+        opts.timeout_ms += opts.timeout_ms == 0;
+    }
+    status =
+        oar_recv(in->agent->group, oar_span_of(data, bytes, OAR_U8), in->from,
+                 oari_rpc_tag_of(in->head.sequence), &opts, &work);
     if (status != OAR_OK) {
         part_received(in, status);
         return;
@@ -175,6 +182,7 @@ static oar_status make_in(oar_rpc *agent, int from, const unsigned char *byte,
                           size_t bytes, oari_rpc_in **made)
 {
     uint64_t array_bytes[OARI_RPC_ARRAYS];
+    void *data[OARI_RPC_ARRAYS];
     oari_rpc_in *in;
     oari_rpc_head head;
     size_t at;
@@ -187,15 +195,19 @@ static oar_status make_in(oar_rpc *agent, int from, const unsigned char *byte,
         pthread_mutex_unlock(&agent->lock);
         return OAR_E_DATA;
     }
-    pthread_mutex_unlock(&agent->lock);
     in = oari_alloc(1, sizeof *in);
+    if (in != NULL)
+        in->arriving = oari_rpc_into_begin(agent, &head, array_bytes, data,
+                                           &in->deadline_ns);
+    pthread_mutex_unlock(&agent->lock);
     if (in == NULL)
         return OAR_E_NOMEM;
     in->agent = agent;
     in->from = from;
     in->head = head;
-    in->status = oari_rpc_message_receive((size_t)head.value_bytes, head.arrays,
-                                          array_bytes, &in->message);
+    in->status = oari_rpc_message_receive(
+        (size_t)head.value_bytes, head.arrays, array_bytes,
+        in->arriving ? data : NULL, &in->message);
     at += 8 * (size_t)head.arrays;
     if (in->message != NULL && bytes > at)
         memcpy(in->message->values, byte + at, bytes - at);
@@ -257,6 +269,9 @@ static void read_slot(oar_rpc *agent, const oari_rpc_slot *slot)
         }
     } else {
         agent->stats.refused++;
+        if (in->arriving)
+            oari_rpc_into_end(agent,
+                              oari_rpc_find_pending(agent, in->head.call));
     }
     pthread_mutex_unlock(&agent->lock);
     if (!taken) {
@@ -486,6 +501,20 @@ static void free_lists(oar_rpc *agent)
             oar_rpc_message_destroy(in->message);
             oari_free(in);
         }
+    }
+}
+
+void oari_rpc_link_abort(oar_rpc *agent)
+{
+    pthread_mutex_unlock(&agent->lock);
+    oar_group_abort(agent->group, "this rank has ended its RPC agent");
+    pthread_mutex_lock(&agent->lock);
+    while (agent->arriving > 0) {
+        pthread_mutex_unlock(&agent->lock);
+        oari_rpc_drive(agent);
+        pthread_mutex_lock(&agent->lock);
+        if (agent->arriving > 0)
+            oari_rpc_wait_change(agent, oari_deadline(10));
     }
 }
 

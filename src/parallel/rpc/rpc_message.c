@@ -402,6 +402,7 @@ oar_status oari_rpc_message_get_ref(oar_rpc_message *message, int64_t *index)
 
 oar_status oari_rpc_message_receive(size_t value_bytes, uint32_t arrays,
                                     const uint64_t *array_bytes,
+                                    void *const *data,
                                     oar_rpc_message **message)
 {
     oar_rpc_message *m;
@@ -415,10 +416,14 @@ oar_status oari_rpc_message_receive(size_t value_bytes, uint32_t arrays,
     for (uint32_t i = 0; i < arrays && status == OAR_OK; i++) {
         oari_rpc_attached a = { .bytes = (size_t)array_bytes[i] };
 
-        status = oar_storage_create(a.bytes, 0, &a.storage);
-        if (status != OAR_OK)
-            break;
-        a.data = oar_storage_data(a.storage);
+        if (data != NULL && data[i] != NULL) {
+            a.data = data[i];
+        } else {
+            status = oar_storage_create(a.bytes, 0, &a.storage);
+            if (status != OAR_OK)
+                break;
+            a.data = oar_storage_data(a.storage);
+        }
         m->arrays.data[m->arrays.count++] = a;
         m->array_bytes += a.bytes;
     }
@@ -449,11 +454,11 @@ oar_status oari_rpc_message_copy(const oar_rpc_message *from,
     oar_rpc_message *m;
 
     if (from == NULL)
-        return oari_rpc_message_receive(0, 0, NULL, message);
+        return oari_rpc_message_receive(0, 0, NULL, NULL, message);
     for (int64_t i = 0; i < from->arrays.count; i++)
         bytes[i] = from->arrays.data[i].bytes;
     OARI_TRY(oari_rpc_message_receive(from->bytes, (uint32_t)from->arrays.count,
-                                      bytes, &m));
+                                      bytes, NULL, &m));
     if (from->bytes > 0)
         memcpy(m->values, from->values, from->bytes);
     for (int64_t i = 0; i < from->arrays.count; i++)

@@ -32,9 +32,11 @@ struct oar_rpc_message {
 };
 
 /* Makes a message to receive into: room for values and arrays of those sizes,
- * not yet filled. The sizes were checked against a limit before. */
+ * not yet filled. The sizes were checked against a limit before. An array whose
+ * place in data is not NULL goes there, which is borrowed; data may be NULL. */
 oar_status oari_rpc_message_receive(size_t value_bytes, uint32_t arrays,
                                     const uint64_t *array_bytes,
+                                    void *const *data,
                                     oar_rpc_message **message);
 
 /* Checks what was received into it, after which it may be read. */

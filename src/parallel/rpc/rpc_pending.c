@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "parallel/rpc/rpc_into.h"
 #include "parallel/rpc/rpc_stream.h"
 
 /* ---- the table ----------------------------------------------------------- */
@@ -63,6 +64,7 @@ void oari_rpc_remove_pending(oar_rpc *agent, oari_rpc_pending *p)
     if (p->parent != NULL)
         p->parent->children--;
     pthread_cond_broadcast(&agent->changed);
+    oari_rpc_into_destroy(p->into);
     oari_free(p);
 }
 
@@ -91,8 +93,8 @@ void oari_rpc_fail_calls(oar_rpc *agent, int to, const oar_error *error)
         EACH(p, agent, b) {
             oar_error e = *error;
 
-            if (to >= 0 && p->to != to)
-                continue;
+            if ((to >= 0 && p->to != to) || p->arriving)
+                continue; /* the receives of those that arrive fail */
             snprintf(e.operation, sizeof e.operation, "%.31s", p->name);
             snprintf(e.site, sizeof e.site, "%s", p->site);
             oari_rpc_finish(p, &e, NULL);
@@ -149,7 +151,7 @@ void oari_rpc_cancel_children(oar_rpc *agent, oar_rpc_call *parent)
     error.rank = agent->rank;
     for (int b = 0; b < OARI_RPC_BUCKETS; b++)
         EACH(p, agent, b)
-            if (p->parent == parent && p->future != NULL)
+            if (p->parent == parent && p->future != NULL && !p->arriving)
                 oari_rpc_give_up(p, &error);
 }
 
@@ -178,8 +180,11 @@ void oari_rpc_take_answer(oar_rpc *agent, int from, uint64_t number, int failed,
     } else if (status != OAR_OK) {
         error = *oar_last_error();
         if (error.status != status)
-            oari_error_set(&error, status, "the reply of rank %d is lost: %s",
-                           from, oar_status_text(status));
+            oari_error_set(
+                &error, status, "the reply of rank %d (%s) is lost: %s", from,
+                agent->peer[from].limits.name, oar_status_text(status));
+        error.rank = agent->rank;
+        error.peer = from;
     }
     pthread_mutex_lock(&agent->lock);
     p = oari_rpc_find_pending(agent, number);
@@ -188,7 +193,14 @@ void oari_rpc_take_answer(oar_rpc *agent, int from, uint64_t number, int failed,
         oar_rpc_message_destroy(reply);
         return;
     }
+    oari_rpc_into_end(agent, p);
+    if (status == OAR_OK && p->into != NULL && p->future != NULL) {
+        status = oari_rpc_into_fill(p->into, p->name, reply);
+        if (status != OAR_OK)
+            error = *oar_last_error();
+    }
     if (status != OAR_OK) {
+        agent->stats.timed_out += p->future != NULL && status == OAR_E_TIMEOUT;
         oar_rpc_message_destroy(reply);
         reply = NULL;
     }
@@ -224,7 +236,7 @@ int64_t oari_rpc_check_deadlines(void *arg)
     pthread_mutex_lock(&agent->lock);
     for (int b = 0; b < OARI_RPC_BUCKETS; b++)
         EACH(p, agent, b) {
-            if (p->future == NULL)
+            if (p->future == NULL || p->arriving)
                 continue;
             if (p->deadline_ns <= now)
                 time_out(agent, p, now);

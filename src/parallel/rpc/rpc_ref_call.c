@@ -175,15 +175,17 @@ oar_status oar_rref_fetch_at(const char *file, int line, oar_rref *rref,
                              const oar_rpc_call_opts *opts,
                              oar_rpc_message **value)
 {
+    oar_rpc_call_opts o;
     oar_future *future;
     oar_status status;
 
-    OARI_TRY(oari_rpc_refuse_parts(opts, "rref_fetch"));
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    OARI_TRY(oari_rpc_refuse_parts(o.parts, "rref_fetch"));
     OARI_TRY(
         oar_rref_call_at(file, line, rref, "oar.fetch", NULL, opts, &future));
     status = oar_future_wait(future, value);
     if (status == OAR_E_BUSY || status == OAR_E_STATE)
-        oar_future_cancel(future); /* this thread may not wait */
+        oari_future_abandon(future); /* this thread may not wait */
     oar_future_release(future);
     return status;
 }

@@ -45,13 +45,9 @@ void oari_rpc_stream_destroy(oari_rpc_stream *stream)
     oari_free(stream);
 }
 
-oar_status oari_rpc_refuse_parts(const oar_rpc_call_opts *opts,
-                                 const char *call)
+oar_status oari_rpc_refuse_parts(int parts, const char *call)
 {
-    oar_rpc_call_opts o;
-
-    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
-    if (o.parts != 0)
+    if (parts != 0)
         return oari_fail(OAR_E_ARG,
                          "%s: a reply in parts is taken from a future: call by "
                          "oar_rpc_async or oar_rref_call",

@@ -32,9 +32,8 @@ void oari_rpc_stream_destroy(oari_rpc_stream *stream);
 /* Drops the parts that nobody has taken; with the lock. NULL is fine. */
 void oari_rpc_stream_clear(oari_rpc_stream *stream);
 
-/* The options of a call that must have no parts: OAR_E_ARG. */
-oar_status oari_rpc_refuse_parts(const oar_rpc_call_opts *opts,
-                                 const char *call);
+/* OAR_E_ARG unless a call is one without parts. */
+oar_status oari_rpc_refuse_parts(int parts, const char *call);
 /* A stream may be waited for once all its parts are taken, or it has failed:
  * else OAR_E_STATE. */
 oar_status oari_rpc_stream_check_ended(oar_future *future);
