@@ -104,16 +104,15 @@ OAR_API oar_tensor *oar_full(oar_tape *tape, oar_dtype dtype, oar_shape shape,
 OAR_API oar_tensor *oar_from_data(oar_tape *tape, oar_dtype dtype,
                                   oar_shape shape, const void *data);
 
-/* On a device: cuda:1, say. Such a tensor can be filled, copied, read and
- * written, cast, made contiguous, added and scaled, shared by DLPack, and given
- * to collectives; it has no gradient, and every other operation refuses it
- * (OAR_E_DEVICE). All is in the order of the thread's current stream
- * (device.h); what reads numbers to the host waits for it. */
+/* On a device: cuda:1, say. All inputs of an operation are on one device, where
+ * its result and the gradients are too; what a device cannot do is OAR_E_DEVICE
+ * (docs/gpu.md has the list). All is in the order of the thread's current
+ * stream (device.h); what reads numbers to the host waits for it. */
 OAR_API oar_tensor *oar_empty_on(oar_tape *tape, oar_device device,
                                  oar_dtype dtype, oar_shape shape);
 
-/* A copy on that device, row by row; also from a GPU to another, and back. Not
- * recorded: of what wants a gradient OAR_E_DEVICE. */
+/* A copy on that device, row by row; also from a GPU to another, and back. The
+ * gradient goes back to where a is. */
 OAR_API oar_tensor *oar_to(oar_tape *tape, const oar_tensor *a,
                            oar_device device);
 

@@ -7,6 +7,8 @@
  * stay: the first contribution stores, the others add. A whole pass and the two
  * halves make the same contributions in the same order to the same memory, so
  * they leave the same bits. */
+#include <oarsong/device.h>
+
 #include "autograd/fused_backward.h"
 #include "autograd/saved.h"
 #include "base/call_site.h"
@@ -153,18 +155,20 @@ static oar_status unshare_grad(oari_node *node)
     oari_pool *pool = &node->tape->pool;
     oar_tensor *own;
     oari_array to, from;
+    oar_status status;
 
     if (oari_storage_alone(node->grad->storage))
         return OAR_OK;
-    own = oari_tensor_make(pool, node->grad->dtype, node->grad->at.shape);
+    own = oari_tensor_make_on(pool, oari_device_of(node->grad),
+                              node->grad->dtype, node->grad->at.shape);
     if (own == NULL)
         return OAR_E_NOMEM;
     to = oari_array_of(own);
     from = oari_array_of(node->grad);
-    oari_copy(&to, &from);
+    status = OARI_KERNEL(&to, copy, &to, &from);
     oari_tensor_drop(pool, node->grad);
     node->grad = own;
-    return OAR_OK;
+    return status;
 }
 
 static oar_status backward_input(oari_node *node, int i, const oari_array *to,
@@ -199,7 +203,8 @@ static oar_status give_to_node(oari_node *node, int i, oar_pass which)
     } else {
         if (which == OAR_PASS_INPUTS) /* it may stay until the second half */
             pool->lends = OARI_LENDS_SOME;
-        from->grad = oari_tensor_make(pool, from->out->dtype, at.shape);
+        from->grad = oari_tensor_make_on(pool, oari_device_of(from->out),
+                                         from->out->dtype, at.shape);
         pool->lends = OARI_LENDS_LARGE;
     }
     if (from->grad == NULL)
@@ -214,7 +219,8 @@ static oar_status give_widened(oari_node *node, int i, const oar_tensor *leaf,
                                const oari_array *to)
 {
     oari_pool *pool = &node->tape->pool;
-    oar_tensor *half = oari_tensor_make(pool, leaf->dtype, leaf->at.shape);
+    oar_tensor *half = oari_tensor_make_on(pool, oari_device_of(leaf),
+                                           leaf->dtype, leaf->at.shape);
     oari_operands operands = { .pool = pool };
     const oari_array *wide;
     oari_array from;
@@ -227,7 +233,8 @@ static oar_status give_widened(oari_node *node, int i, const oar_tensor *leaf,
     if (status == OAR_OK) {
         wide = oari_operands_in(&operands, &from);
         if (operands.status == OAR_OK)
-            oari_scale(to, leaf->slot.written, wide, 1);
+            operands.status =
+                OARI_KERNEL(to, scale, to, leaf->slot.written, wide, 1);
         status = oari_operands_finish(&operands);
     }
     oari_tensor_drop(pool, half);
@@ -432,6 +439,13 @@ static oar_status check_root(const oar_tape *tape, const oar_tensor *root,
         return oari_fail(OAR_E_STATE, "backward from a gradient %s %s",
                          oari_shape_text(seed->at.shape).text,
                          oari_absence(seed));
+    if (!oari_device_equal(oari_device_of(root), oari_device_of(seed)))
+        return oari_fail(OAR_E_DEVICE,
+                         "backward from a tensor %s on %s with a gradient on "
+                         "%s",
+                         oari_shape_text(root->at.shape).text,
+                         oar_device_text(oari_device_of(root)).text,
+                         oar_device_text(oari_device_of(seed)).text);
     return OAR_OK;
 }
 
@@ -440,25 +454,28 @@ static oar_status check_root(const oar_tape *tape, const oar_tensor *root,
 static oar_status seed_root(oar_tensor *root, const oar_tensor *seed)
 {
     oari_pool *pool = &root->node->tape->pool;
-    oar_tensor *grad = oari_tensor_make(pool, root->dtype, root->at.shape);
+    oar_tensor *grad = oari_tensor_make_on(pool, oari_device_of(root),
+                                           root->dtype, root->at.shape);
     oari_array to, from;
+    oar_status status;
 
     if (grad == NULL)
         return OAR_E_NOMEM;
     to = oari_array_of(grad);
     if (seed == NULL) {
-        oari_fill(&to, 1);
+        status = OARI_KERNEL(&to, fill, &to, 1);
     } else {
         from = oari_array_of(seed);
-        oari_copy(&to, &from);
+        status = OARI_KERNEL(&to, copy, &to, &from);
     }
     if (root->node->grad != NULL) {
         from = oari_array_of(root->node->grad);
-        oari_scale(&to, 1, &from, 1);
+        if (status == OAR_OK)
+            status = OARI_KERNEL(&to, scale, &to, 1, &from, 1);
         oari_tensor_drop(pool, root->node->grad);
     }
     root->node->grad = grad;
-    return OAR_OK;
+    return status;
 }
 
 static oar_status start_pass(oar_tape *tape, int roots, oar_tensor *const *root,
@@ -476,12 +493,15 @@ static oar_status start_pass(oar_tape *tape, int roots, oar_tensor *const *root,
         root[i]->node->reached = root[i]->node->root = 1;
     OARI_TRY(reach_nodes(tape, which));
     OARI_TRY(check_leaves(tape));
-    for (int i = 0; i < roots; i++)
-        if (seed_root(root[i], seed != NULL ? seed[i] : NULL) != OAR_OK) {
+    for (int i = 0; i < roots; i++) {
+        oar_status status = seed_root(root[i], seed != NULL ? seed[i] : NULL);
+
+        if (status != OAR_OK) {
             spend_reached(tape);
-            oari_tape_tell_end(tape, OAR_E_NOMEM);
-            return OAR_E_NOMEM;
+            oari_tape_tell_end(tape, status);
+            return status;
         }
+    }
     return finish_pass(tape, which);
 }
 

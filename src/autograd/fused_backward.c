@@ -11,7 +11,8 @@ oar_status oari_fused_grad_open(oari_node *node, int i, oar_dtype dtype,
     if (i >= node->inputs || node->input[i].kind == OARI_EDGE_NONE)
         return OAR_OK;
     node->fused_grad[i] =
-        oari_tensor_make(&node->tape->pool, oari_work_dtype(dtype), shape);
+        oari_tensor_make_on(&node->tape->pool, oari_device_of(node->out),
+                            oari_work_dtype(dtype), shape);
     if (node->fused_grad[i] == NULL)
         return OAR_E_NOMEM;
     *to = oari_array_of(node->fused_grad[i]);
@@ -27,11 +28,11 @@ static oar_status give_fused_grad(oari_node *node, int i, const oari_array *to,
     const oari_array *y;
 
     if (!add) {
-        oari_copy(to, &from);
+        OARI_TRY(OARI_KERNEL(to, copy, to, &from));
     } else {
         y = oari_operands_out(&operands, to, 1);
         if (operands.status == OAR_OK)
-            oari_scale(y, 1, &from, 1);
+            operands.status = OARI_KERNEL(y, scale, y, 1, &from, 1);
         OARI_TRY(oari_operands_finish(&operands));
     }
     oari_tensor_drop(&node->tape->pool, node->fused_grad[i]);

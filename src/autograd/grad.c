@@ -4,10 +4,11 @@
  * The slot's home is either memory of its own, kept from step to step, or a
  * view that was bound to it (of a bucket, say). Clearing only marks it
  * unwritten. */
+#include <oarsong/device.h>
+
 #include "autograd/tape.h"
 #include "base/dtype.h"
 #include "base/status.h"
-#include "tensor/cpu/kernels.h"
 
 oar_status oar_tensor_require_grad(oar_tensor *tensor, int on)
 {
@@ -25,12 +26,6 @@ oar_status oar_tensor_require_grad(oar_tensor *tensor, int on)
         return oari_fail(OAR_E_DTYPE,
                          "require_grad of %s %s: only floats have gradients",
                          oar_dtype_name(tensor->dtype),
-                         oari_shape_text(tensor->at.shape).text);
-    if (on && tensor->storage != NULL &&
-        tensor->storage->device.kind != OAR_CPU)
-        return oari_fail(OAR_E_DEVICE,
-                         "require_grad of %s: there are no gradients on GPUs "
-                         "yet",
                          oari_shape_text(tensor->at.shape).text);
     tensor->slot.required = on != 0;
     if (!on) {
@@ -65,7 +60,8 @@ static oar_tensor *make_home(oari_pool *pool, const oar_tensor *leaf)
 {
     int wide = leaf->slot.wide && oari_dtype_is_half(leaf->dtype);
 
-    return oari_tensor_make(pool, wide ? OAR_F32 : leaf->dtype, leaf->at.shape);
+    return oari_tensor_make_on(pool, oari_device_of(leaf),
+                               wide ? OAR_F32 : leaf->dtype, leaf->at.shape);
 }
 
 static oar_status check_home(const oar_tensor *tensor, const oar_tensor *home)
@@ -85,6 +81,13 @@ static oar_status check_home(const oar_tensor *tensor, const oar_tensor *home)
             oar_dtype_name(tensor->dtype),
             oari_shape_text(tensor->at.shape).text, oar_dtype_name(home->dtype),
             oari_shape_text(home->at.shape).text);
+    if (!oari_device_equal(oari_device_of(tensor), oari_device_of(home)))
+        return oari_fail(OAR_E_DEVICE,
+                         "bind_grad of a tensor %s on %s to %s on %s",
+                         oari_shape_text(tensor->at.shape).text,
+                         oar_device_text(oari_device_of(tensor)).text,
+                         oari_shape_text(home->at.shape).text,
+                         oar_device_text(oari_device_of(home)).text);
     if (!oari_layout_is_rows(&home->at))
         return oari_fail(OAR_E_ARG,
                          "bind_grad to a tensor %s that is not contiguous",

@@ -50,6 +50,15 @@ oar_tensor *oar_empty(oar_tape *tape, oar_dtype dtype, oar_shape shape)
     return make_empty("empty", tape, dtype, shape);
 }
 
+oar_tensor *oar_empty_on(oar_tape *tape, oar_device device, oar_dtype dtype,
+                         oar_shape shape)
+{
+    if (oari_shape_check("empty_on", shape, dtype) != OAR_OK)
+        return NULL;
+    return oari_keep(
+        tape, oari_tensor_make_on(oari_tape_pool(tape), device, dtype, shape));
+}
+
 oar_tensor *oar_full(oar_tape *tape, oar_dtype dtype, oar_shape shape,
                      double value)
 {

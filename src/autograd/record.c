@@ -2,9 +2,23 @@
 /* record: the funnel that all operations go through. */
 #include "autograd/record.h"
 
+#include <oarsong/device.h>
+
 #include "autograd/saved.h"
 #include "base/dtype.h"
 #include "base/status.h"
+
+static oar_status refuse_devices(const char *name, const oar_tensor *a,
+                                 const oar_tensor *b)
+{
+    return oari_fail(OAR_E_DEVICE,
+                     "%s of %s on %s and %s on %s: bring them to one device "
+                     "with oar_to",
+                     name, oari_shape_text(a->at.shape).text,
+                     oar_device_text(oari_device_of(a)).text,
+                     oari_shape_text(b->at.shape).text,
+                     oar_device_text(oari_device_of(b)).text);
+}
 
 oar_status oari_check_inputs(const char *name, oar_tape *tape, int inputs,
                              oar_tensor *const *input)
@@ -17,10 +31,9 @@ oar_status oari_check_inputs(const char *name, oar_tape *tape, int inputs,
             return oari_fail(OAR_E_STATE, "%s of a tensor %s %s", name,
                              oari_shape_text(input[i]->at.shape).text,
                              oari_absence(input[i]));
-        if (input[i]->storage->device.kind != OAR_CPU)
-            return oari_fail(OAR_E_DEVICE,
-                             "%s of a tensor %s that is not on the cpu", name,
-                             oari_shape_text(input[i]->at.shape).text);
+        if (!oari_device_equal(input[i]->storage->device,
+                               input[0]->storage->device))
+            return refuse_devices(name, input[0], input[i]);
         if (tape != NULL && tape->recording && input[i]->node != NULL &&
             input[i]->node->tape != tape)
             return oari_fail(
@@ -30,6 +43,17 @@ oar_status oari_check_inputs(const char *name, oar_tape *tape, int inputs,
                 name, oari_shape_text(input[i]->at.shape).text);
     }
     return OAR_OK;
+}
+
+oar_status oari_check_on_cpu(const char *name, const oar_tensor *a)
+{
+    if (oari_device_of(a).kind == OAR_CPU)
+        return OAR_OK;
+    return oari_fail(OAR_E_DEVICE,
+                     "%s of a tensor %s on %s: it is there on the cpu only; "
+                     "move it with oar_to",
+                     name, oari_shape_text(a->at.shape).text,
+                     oar_device_text(oari_device_of(a)).text);
 }
 
 oar_status oari_check_number(const char *name, const oar_tensor *a)
@@ -105,6 +129,12 @@ oar_tensor *oari_keep(oar_tape *tape, oar_tensor *out)
     if (out == NULL || tape == NULL)
         return out;
     return oari_pool_own(&tape->pool, out) == OAR_OK ? out : NULL;
+}
+
+oar_tensor *oari_abandon(oar_tape *tape, oar_tensor *out)
+{
+    oari_tensor_drop(oari_tape_pool(tape), out);
+    return NULL;
 }
 
 oar_tensor *oari_record(oar_tape *tape, oar_tensor *out,

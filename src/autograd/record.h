@@ -6,8 +6,9 @@
 
 #include "autograd/tape.h"
 
-/* Checks that the inputs are there, that their data is attached, and that none
- * was computed on another tape. Optional ones may be NULL: leave them out. */
+/* Checks that the inputs are there, that their data is attached, that they are
+ * on one device, and that none was computed on another tape. Optional ones may
+ * be NULL: leave them out. */
 oar_status oari_check_inputs(const char *name, oar_tape *tape, int inputs,
                              oar_tensor *const *input);
 
@@ -45,5 +46,12 @@ oar_tensor *oari_record(oar_tape *tape, oar_tensor *out,
 /* Takes the reference to a tensor that no operation made, for the tape if there
  * is one, and returns it; NULL on failure, or if out was NULL already. */
 oar_tensor *oari_keep(oar_tape *tape, oar_tensor *out);
+
+/* Gives up a result that could not be computed. Returns NULL. */
+oar_tensor *oari_abandon(oar_tape *tape, oar_tensor *out);
+
+/* Checks that inputs are on the cpu: for operations that no other device has.
+ * OAR_E_DEVICE if not. */
+oar_status oari_check_on_cpu(const char *name, const oar_tensor *a);
 
 #endif

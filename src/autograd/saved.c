@@ -110,7 +110,7 @@ static oar_status rebuild_result(oar_tensor *t)
     OARI_TRY(oari_check_saved(node, OARI_READS_ALL));
     lends = t->owner->lends;
     t->owner->lends = lends != OARI_LENDS_NONE ? OARI_LENDS_NEXT : lends;
-    status = oari_pool_take_storage(t->owner, bytes, &t->storage);
+    status = oari_pool_take_storage(t->owner, t->made_on, bytes, &t->storage);
     t->owner->lends = lends;
     OARI_TRY(status);
     t->rebuilt = 1;

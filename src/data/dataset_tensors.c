@@ -23,8 +23,8 @@ static oar_status copy_sample(const oar_dataset *dataset, int64_t index,
         slice = oari_array_of(t);
         slice.at.offset += index * slice.at.stride[0];
         slice.at = oari_layout_drop(slice.at, 0);
-        to = (oari_array){ oari_dataset_row(field[i], row), t->dtype,
-                           oari_layout_rows(slice.at.shape) };
+        to = oari_host_array(oari_dataset_row(field[i], row), t->dtype,
+                             slice.at.shape);
         if (oari_layout_is_rows(&slice.at))
             memcpy(to.data, oari_array_data(&slice),
                    (size_t)oari_shape_count(slice.at.shape) *

@@ -12,7 +12,7 @@
 #include "base/call_site.h"
 #include "base/status.h"
 #include "nn/module.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
 
 /* The ticket is a leaf that stands for the parameters: with it the operation is
  * recorded, and asked for, even if x needs no gradient. */
@@ -111,12 +111,10 @@ static oar_status recompute_back(oari_node *node, int i, const oari_array *to,
     status = replay_module(node, inner, &x);
     if (status == OAR_OK && i == X && oar_tensor_grad(x) != NULL) {
         from = oari_array_of(oar_tensor_grad(x));
-        if (add)
-            oari_scale(to, 1, &from, 1);
-        else
-            oari_copy(to, &from);
+        status = add ? OARI_KERNEL(to, scale, to, 1, &from, 1)
+                     : OARI_KERNEL(to, copy, to, &from);
     } else if (status == OAR_OK && i == X && !add) {
-        oari_fill(to, 0); /* backward has not reached x */
+        status = OARI_KERNEL(to, fill, to, 0); /* backward has not reached x */
     }
     inner->replaying = 0;
     oar_tape_reset(inner);
@@ -150,11 +148,12 @@ static oar_tensor *run_first_time(oar_tape *tape, oar_module *module,
     oar_tape_record(inner, 0);
     y = oar_forward(inner, module, x);
     if (y != NULL)
-        out = oari_tensor_make(&tape->pool, y->dtype, y->at.shape);
+        out = oari_tensor_make_on(&tape->pool, oari_device_of(y), y->dtype,
+                                  y->at.shape);
     if (out != NULL) {
         to = oari_array_of(out);
         from = oari_array_of(y);
-        oari_copy(&to, &from);
+        out = oari_settle(&tape->pool, out, OARI_KERNEL(&to, copy, &to, &from));
     }
     oar_tape_reset(inner);
     return out;

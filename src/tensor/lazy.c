@@ -31,7 +31,7 @@ int oar_tensor_is_lazy(const oar_tensor *tensor)
 static void fill_constant(void *to, oar_dtype dtype, int64_t count,
                           double value)
 {
-    oari_array a = { to, dtype, oari_layout_rows(OAR_SHAPE(count)) };
+    oari_array a = oari_host_array(to, dtype, OAR_SHAPE(count));
 
     oari_fill(&a, value);
 }

@@ -7,10 +7,12 @@
 static void take_scratch(oari_operands *operands, oari_operand *s,
                          oar_dtype dtype, oar_shape shape)
 {
-    s->plain = (oari_array){ NULL, dtype, oari_layout_rows(shape) };
+    s->plain =
+        (oari_array){ NULL, dtype, oari_layout_rows(shape), operands->device };
     if (operands->status != OAR_OK)
         return;
-    s->scratch = oari_tensor_make(operands->pool, dtype, shape);
+    s->scratch =
+        oari_tensor_make_on(operands->pool, operands->device, dtype, shape);
     if (s->scratch == NULL)
         operands->status = OAR_E_NOMEM;
     else
@@ -21,10 +23,13 @@ static void take_scratch(oari_operands *operands, oari_operand *s,
 static oari_operand *add_operand(oari_operands *operands, const oari_array *a)
 {
     oari_operand *s = &operands->operand[operands->count++];
+    oar_dtype dtype =
+        oari_kernels_on(a->device)->wide ? oari_work_dtype(a->dtype) : a->dtype;
 
     *s = (oari_operand){ .plain = *a };
-    if (a->dtype != oari_work_dtype(a->dtype) || !oari_layout_is_rows(&a->at))
-        take_scratch(operands, s, oari_work_dtype(a->dtype), a->at.shape);
+    operands->device = a->device;
+    if (a->dtype != dtype || !oari_layout_is_rows(&a->at))
+        take_scratch(operands, s, dtype, a->at.shape);
     return s;
 }
 
@@ -36,7 +41,7 @@ const oari_array *oari_operands_in(oari_operands *operands, const oari_array *a)
         return NULL;
     s = add_operand(operands, a);
     if (s->scratch != NULL)
-        oari_copy(&s->plain, a);
+        operands->status = OARI_KERNEL(a, copy, &s->plain, a);
     return &s->plain;
 }
 
@@ -62,7 +67,7 @@ const oari_array *oari_operands_out(oari_operands *operands,
     if (s->scratch != NULL)
         s->to = to;
     if (s->scratch != NULL && add)
-        oari_copy(&s->plain, to);
+        operands->status = OARI_KERNEL(to, copy, &s->plain, to);
     return &s->plain;
 }
 
@@ -82,7 +87,7 @@ oar_status oari_operands_finish(oari_operands *operands)
         oari_operand *s = &operands->operand[i];
 
         if (s->to != NULL && operands->status == OAR_OK)
-            oari_copy(s->to, &s->plain);
+            operands->status = OARI_KERNEL(s->to, copy, s->to, &s->plain);
         oari_tensor_drop(operands->pool, s->scratch);
     }
     operands->count = 0;

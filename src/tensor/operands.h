@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/operands.h: the operands of a kernel as plain arrays: row by row, f32
- * or f64.
+/* tensor/operands.h: the operands of a kernel as plain arrays: row by row, and
+ * f32 or f64 where the device's table of kernels says that it is `wide`.
  *
  * An array that is plain already is used where it lies. Halves and strided
  * arrays are copied to scratch memory first, and results are rounded back once
@@ -10,14 +10,14 @@
  *     const oari_array *a = oari_operands_in(&operands, &input);
  *     const oari_array *y = oari_operands_out(&operands, &result, add);
  *     if (operands.status == OAR_OK)
- *         kernel(y, add, a);
+ *         operands.status = OARI_KERNEL(y, kernel, y, add, a);
  *     return oari_operands_finish(&operands);
  */
 #ifndef OARI_TENSOR_OPERANDS_H
 #define OARI_TENSOR_OPERANDS_H
 
 #include "base/dtype.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
 
 enum { OARI_OPERANDS_MAX = 9 };
 
@@ -30,6 +30,7 @@ typedef struct oari_operand {
 typedef struct oari_operands {
     oari_pool *pool;
     oar_status status; /* of everything so far */
+    oar_device device; /* of the operands, and of scratch memory */
     int count;
     oari_operand operand[OARI_OPERANDS_MAX];
 } oari_operands;

@@ -6,6 +6,8 @@
  * belongs to one thread at a time. */
 #include "tensor/tensor.h"
 
+#include <oarsong/device.h>
+
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/status.h"
@@ -36,10 +38,12 @@ static oar_tensor *make_over(oari_pool *pool, oar_storage *storage,
     t->count = oari_shape_count(at->shape);
     t->at = *at;
     t->storage = storage;
+    t->made_on = storage->device;
     return t;
 }
 
-oar_tensor *oari_tensor_make(oari_pool *pool, oar_dtype dtype, oar_shape shape)
+oar_tensor *oari_tensor_make_on(oari_pool *pool, oar_device device,
+                                oar_dtype dtype, oar_shape shape)
 {
     oari_layout at;
     oar_storage *storage;
@@ -49,9 +53,14 @@ oar_tensor *oari_tensor_make(oari_pool *pool, oar_dtype dtype, oar_shape shape)
         return NULL;
     at = oari_layout_rows(shape);
     bytes = (size_t)oari_shape_count(shape) * oar_dtype_size(dtype);
-    if (oari_pool_take_storage(pool, bytes, &storage) != OAR_OK)
+    if (oari_pool_take_storage(pool, device, bytes, &storage) != OAR_OK)
         return NULL;
     return make_over(pool, storage, dtype, &at);
+}
+
+oar_tensor *oari_tensor_make(oari_pool *pool, oar_dtype dtype, oar_shape shape)
+{
+    return oari_tensor_make_on(pool, oar_device_of(OAR_CPU, 0), dtype, shape);
 }
 
 oar_tensor *oari_tensor_over(oari_pool *pool, oar_storage *storage,
@@ -78,6 +87,11 @@ void oari_tensor_empty(oari_pool *pool, oar_tensor *tensor)
 
     tensor->storage = NULL;
     oari_pool_keep_storage(pool, storage);
+}
+
+oar_device oar_tensor_device(const oar_tensor *tensor)
+{
+    return tensor != NULL ? oari_device_of(tensor) : oar_device_of(OAR_CPU, 0);
 }
 
 /* ---- moving a leaf ------------------------------------------------------- */
@@ -116,11 +130,6 @@ static oar_status check_rebase(const oar_tensor *leaf,
                          "rebase of %s, which requires a gradient, to %s: only "
                          "floats have gradients",
                          shape.text, oar_dtype_name(dtype));
-    if (leaf->slot.required && storage->device.kind != OAR_CPU)
-        return oari_fail(OAR_E_DEVICE,
-                         "rebase of %s, which requires a gradient: there are "
-                         "no gradients on GPUs yet",
-                         shape.text);
     return OAR_OK;
 }
 

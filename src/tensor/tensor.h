@@ -33,6 +33,7 @@ struct oar_tensor {
     int64_t count;
     oari_layout at;
     oar_storage *storage;   /* a reference; NULL: given back to the tape */
+    oar_device made_on;     /* where the storage is, or was */
     struct oari_node *node; /* what made it, while its tape remembers */
     oari_grad_slot slot;
     unsigned rebases;  /* times that oar_tensor_rebase has moved it */
@@ -49,11 +50,22 @@ typedef struct oari_array {
     void *data; /* of the storage: the layout's offset counts from here */
     oar_dtype dtype;
     oari_layout at;
+    oar_device device; /* left out of an initialiser: the cpu */
 } oari_array;
 
 static inline oari_array oari_array_of(const oar_tensor *t)
 {
-    return (oari_array){ t->storage->data, t->dtype, t->at };
+    return (oari_array){ t->storage->data, t->dtype, t->at,
+                         t->storage->device };
+}
+
+/* Returns numbers on the host, row by row, as an array. */
+static inline oari_array oari_host_array(void *data, oar_dtype dtype,
+                                         oar_shape shape)
+{
+    return (oari_array){ .data = data,
+                         .dtype = dtype,
+                         .at = oari_layout_rows(shape) };
 }
 
 static inline void *oari_array_data(const oari_array *a)
@@ -61,8 +73,22 @@ static inline void *oari_array_data(const oari_array *a)
     return (char *)a->data + a->at.offset * (int64_t)oar_dtype_size(a->dtype);
 }
 
-/* Makes a tensor with fresh storage, row by row; its contents are undefined. */
+/* Make a tensor with fresh storage on a device, or on the cpu, row by row; its
+ * contents are undefined. */
+oar_tensor *oari_tensor_make_on(oari_pool *pool, oar_device device,
+                                oar_dtype dtype, oar_shape shape);
 oar_tensor *oari_tensor_make(oari_pool *pool, oar_dtype dtype, oar_shape shape);
+
+/* Returns the device of a tensor, also of one whose storage was given back. */
+static inline oar_device oari_device_of(const oar_tensor *t)
+{
+    return t->storage != NULL ? t->storage->device : t->made_on;
+}
+
+static inline int oari_device_equal(oar_device a, oar_device b)
+{
+    return a.kind == b.kind && a.index == b.index;
+}
 
 /* Makes a tensor over a storage that exists, of which it takes a reference. */
 oar_tensor *oari_tensor_over(oari_pool *pool, oar_storage *storage,
@@ -71,6 +97,17 @@ oar_tensor *oari_tensor_over(oari_pool *pool, oar_storage *storage,
 /* Gives up one reference; if it was the last, the pool keeps tensor and storage
  * for the next one. NULL is fine. */
 void oari_tensor_drop(oari_pool *pool, oar_tensor *tensor);
+
+/* Returns a tensor that was computed with this status: itself, or NULL, and
+ * then gives up the reference. */
+static inline oar_tensor *oari_settle(oari_pool *pool, oar_tensor *made,
+                                      oar_status status)
+{
+    if (status == OAR_OK)
+        return made;
+    oari_tensor_drop(pool, made);
+    return NULL;
+}
 
 /* Gives up one reference to a tensor that the caller of the library may know.
  * If it was the last, the pool lets the tensor rest, and every function refuses

@@ -5,8 +5,8 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "tensor/tensor_gpu.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
+#include "tensor/move.h"
 #include "tensor/cpu/walk.h"
 
 enum { BLOCK = 256 }; /* elements converted at once */
@@ -76,21 +76,23 @@ static void copy_row(const oari_walk_row *row, void *arg)
                           row->count - i < BLOCK ? row->count - i : BLOCK);
 }
 
-void oari_copy(const oari_array *to, const oari_array *from)
+oar_status oari_copy(const oari_array *to, const oari_array *from)
 {
     dtypes d = { to->dtype, from->dtype };
 
     oari_walk(to->at.shape, 2, (const oari_array *[]){ to, from }, copy_row,
               &d);
+    return OAR_OK;
 }
 
-void oari_fill(const oari_array *to, double value)
+oar_status oari_fill(const oari_array *to, double value)
 {
     uint64_t element;
-    oari_array from = { &element, to->dtype, oari_layout_rows(OAR_SCALAR) };
+    oari_array from = oari_host_array(&element, to->dtype, OAR_SCALAR);
 
     oari_convert(&element, to->dtype, &value, OAR_F64, 1);
     oari_copy(to, &from);
+    return OAR_OK;
 }
 
 static oar_status check_here(const char *what, const oar_tensor *t)
@@ -141,12 +143,9 @@ oar_status oar_tensor_read(const oar_tensor *tensor, oar_dtype dtype,
     oari_array to, from;
 
     OARI_TRY(check_buffer("read", tensor, dtype, data));
-    if (oari_on_gpu(tensor))
-        return oari_gpu_read(tensor, dtype, data);
     from = oari_array_of(tensor);
-    to = (oari_array){ data, dtype, oari_layout_rows(from.at.shape) };
-    oari_copy(&to, &from);
-    return OAR_OK;
+    to = oari_host_array(data, dtype, from.at.shape);
+    return oari_move(NULL, &to, &from);
 }
 
 oar_status oar_tensor_write(oar_tensor *tensor, oar_dtype dtype,
@@ -161,13 +160,9 @@ oar_status oar_tensor_write(oar_tensor *tensor, oar_dtype dtype,
     OARI_TRY(check_buffer("write", tensor, dtype, data));
     OARI_TRY(oari_check_writable("write", tensor));
     tensor->storage->version++;
-    if (oari_on_gpu(tensor))
-        return oari_gpu_write(tensor, dtype, source.read_only);
     to = oari_array_of(tensor);
-    from =
-        (oari_array){ source.read_only, dtype, oari_layout_rows(to.at.shape) };
-    oari_copy(&to, &from);
-    return OAR_OK;
+    from = oari_host_array(source.read_only, dtype, to.at.shape);
+    return oari_move(NULL, &to, &from);
 }
 
 oar_status oar_tensor_item(const oar_tensor *tensor, double *value)
@@ -202,21 +197,16 @@ static int may_overlap(const oar_tensor *a, const oar_tensor *b)
 
 static oar_status assign_elements(oar_tensor *to, const oar_tensor *from)
 {
-    oari_array a, b;
+    oari_array a = oari_array_of(to), b = oari_array_of(from);
 
-    if (oari_on_gpu(to) || oari_on_gpu(from))
-        return oari_gpu_assign(to, from);
-    a = oari_array_of(to);
-    b = oari_array_of(from);
-    oari_copy(&a, &b);
-    return OAR_OK;
+    return oari_move(NULL, &a, &b);
 }
 
 /* Through memory of its own, so that nothing is read after it was written. */
 static oar_status assign_overlapping(oar_tensor *to, const oar_tensor *from)
 {
-    oar_tensor *apart =
-        oari_tensor_on(from->storage->device, from->dtype, from->at.shape);
+    oar_tensor *apart = oari_tensor_make_on(NULL, oari_device_of(from),
+                                            from->dtype, from->at.shape);
     oar_status status;
 
     if (apart == NULL)
@@ -251,9 +241,6 @@ oar_status oar_tensor_fill(oar_tensor *tensor, double value)
         return oari_null("fill");
     OARI_TRY(oari_check_writable("fill", tensor));
     tensor->storage->version++;
-    if (oari_on_gpu(tensor))
-        return oari_gpu_fill(tensor, value);
     to = oari_array_of(tensor);
-    oari_fill(&to, value);
-    return OAR_OK;
+    return OARI_KERNEL(&to, fill, &to, value);
 }

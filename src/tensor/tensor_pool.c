@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include <oarsong/device.h>
 #include <oarsong/shared.h>
 
 #include "base/alloc.h"
@@ -14,7 +15,13 @@
 
 enum { SMALLEST = 64 }; /* bytes */
 
-static const oar_device cpu = { OAR_CPU, 0 };
+/* The free storages of one GPU. All that used them has been put on `stream`. */
+typedef struct oari_pool_gpu {
+    int index;
+    void *stream;
+    oar_storage *free[OARI_POOL_CLASSES];
+    struct oari_pool_gpu *next;
+} oari_pool_gpu;
 
 /* Rounds bytes up to the size of their class and returns the class. */
 static int size_class(size_t *bytes)
@@ -60,15 +67,60 @@ oar_tensor *oari_pool_take_tensor(oari_pool *pool)
     return t;
 }
 
-static oar_storage **free_list(oari_pool *pool, oari_memory_kind kind,
-                               int class)
+/* Returns the lists of a GPU, which it makes for a new one; NULL if there is no
+ * memory. */
+static oari_pool_gpu *gpu_lists(oari_pool *pool, oar_device device)
 {
-    return kind == OARI_SHARED ? &pool->free_shared[class]
-                               : &pool->free_storages[class];
+    oari_pool_gpu *gpu = pool->gpus;
+
+    while (gpu != NULL && gpu->index != device.index)
+        gpu = gpu->next;
+    if (gpu != NULL || (gpu = oari_alloc(1, sizeof *gpu)) == NULL)
+        return gpu;
+    gpu->index = device.index;
+    gpu->stream = oar_stream_current(device);
+    gpu->next = pool->gpus;
+    pool->gpus = gpu;
+    return gpu;
+}
+
+/* Makes the current stream wait for the one that the free storages were used
+ * on, if that is another one. */
+static oar_status follow_stream(oari_pool_gpu *gpu, oar_device device)
+{
+    void *stream = oar_stream_current(device), *event;
+    oar_status status;
+
+    if (stream == gpu->stream)
+        return OAR_OK;
+    OARI_TRY(oar_event_create(device, 0, &event));
+    status = oar_event_record(device, event, gpu->stream);
+    if (status == OAR_OK)
+        status = oar_stream_wait(device, stream, event);
+    oar_event_destroy(device, event);
+    if (status == OAR_OK)
+        gpu->stream = stream;
+    return status;
+}
+
+/* The lists of free storages of this kind on a device; NULL if there is no
+ * memory for them. */
+static oar_storage **free_lists(oari_pool *pool, oar_device device,
+                                oari_memory_kind kind)
+{
+    oari_pool_gpu *gpu;
+
+    if (device.kind == OAR_CPU)
+        return kind == OARI_SHARED ? pool->free_shared : pool->free_storages;
+    gpu = gpu_lists(pool, device);
+    if (gpu == NULL || follow_stream(gpu, device) != OAR_OK)
+        return NULL;
+    return gpu->free;
 }
 
 /* Empties the oldest tensor on offer that has a storage of this class. */
-static void accept_offer(oari_pool *pool, oari_memory_kind kind, int class)
+static void accept_offer(oari_pool *pool, oar_device device,
+                         oari_memory_kind kind, int class)
 {
     oar_tensor *before = NULL;
 
@@ -78,6 +130,7 @@ static void accept_offer(oari_pool *pool, oari_memory_kind kind, int class)
         /* It may have been retained, or shared, since it was offered. */
         if (t->storage == NULL || t->rebuilt || oari_tensor_retained(t) ||
             !oari_storage_alone(t->storage) || t->storage->kind != kind ||
+            !oari_device_equal(t->storage->device, device) ||
             size_class(&capacity) != class)
             continue;
         *(before != NULL ? &before->next : &pool->offer) = t->next;
@@ -95,32 +148,38 @@ void oari_pool_offer(oari_pool *pool, oar_tensor *tensor)
     pool->last_offer = tensor;
 }
 
-oar_status oari_pool_take_storage(oari_pool *pool, size_t bytes,
-                                  oar_storage **storage)
+oar_status oari_pool_take_storage(oari_pool *pool, oar_device device,
+                                  size_t bytes, oar_storage **storage)
 {
     size_t capacity = bytes;
+    oar_storage **lists;
     oari_memory_kind kind;
     int class, last;
 
     if (pool == NULL)
-        return oari_storage_make(cpu, bytes, bytes, OARI_PRIVATE, storage);
-    kind = pool->share_from > 0 && bytes >= pool->share_from ? OARI_SHARED
-                                                             : OARI_PRIVATE;
+        return oari_storage_make(device, bytes, bytes, OARI_PRIVATE, storage);
+    kind = pool->share_from > 0 && bytes >= pool->share_from &&
+                   device.kind == OAR_CPU
+               ? OARI_SHARED
+               : OARI_PRIVATE;
     class = size_class(&capacity);
-    if (*free_list(pool, kind, class) == NULL && !pool->lends)
-        accept_offer(pool, kind, class);
+    lists = free_lists(pool, device, kind);
+    if (lists == NULL)
+        return OAR_E_NOMEM;
+    if (lists[class] == NULL && !pool->lends)
+        accept_offer(pool, device, kind, class);
     last = class + (int)pool->lends;
     for (int i = class; i <= last && i < OARI_POOL_CLASSES; i++) {
-        oar_storage **list = free_list(pool, kind, i), *s = *list;
+        oar_storage *s = lists[i];
 
         if (s == NULL)
             continue;
-        *list = s->next;
+        lists[i] = s->next;
         s->bytes = bytes;
         *storage = s;
         return OAR_OK;
     }
-    OARI_TRY(oari_storage_make(cpu, bytes, capacity, kind, storage));
+    OARI_TRY(oari_storage_make(device, bytes, capacity, kind, storage));
     (*storage)->recyclable = 1;
     return OAR_OK;
 }
@@ -153,12 +212,14 @@ void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
 
     if (storage == NULL)
         return;
-    if (!can_reuse(storage)) {
+    list = can_reuse(storage) ? free_lists(pool, storage->device, storage->kind)
+                              : NULL;
+    if (list == NULL) {
         oar_storage_release(storage);
         return;
     }
     capacity = storage->capacity;
-    list = free_list(pool, storage->kind, size_class(&capacity));
+    list += size_class(&capacity);
     storage->used = pool->resets;
     storage->absence = NULL; /* the text may not outlive this use */
     storage->next = *list;
@@ -196,6 +257,8 @@ static void trim_class(oari_pool *pool, int class, uint64_t since)
 {
     trim_list(&pool->free_storages[class], since);
     trim_list(&pool->free_shared[class], since);
+    for (oari_pool_gpu *gpu = pool->gpus; gpu != NULL; gpu = gpu->next)
+        trim_list(&gpu->free[class], since);
 }
 
 void oari_pool_reset(oari_pool *pool)
@@ -233,6 +296,12 @@ void oari_pool_close(oari_pool *pool)
     }
     for (int i = 0; i < OARI_POOL_CLASSES; i++)
         trim_class(pool, i, UINT64_MAX);
+    while (pool->gpus != NULL) {
+        oari_pool_gpu *gpu = pool->gpus;
+
+        pool->gpus = gpu->next;
+        oari_free(gpu);
+    }
     oari_free(pool->owned);
     memset(pool, 0, sizeof *pool);
 }

@@ -7,7 +7,9 @@
  * for what is given back soon, and a waste for what stays, which gets fewer of
  * them. Only what the pool holds the last reference to is ever reused. What no
  * step has used for a while goes back to the system. Storages in shared memory
- * wait in lists of their own: that memory is slow to get.
+ * wait in lists of their own: that memory is slow to get. So do those of each
+ * GPU: what is given back there is handed out at once to work behind it on the
+ * same stream, and no call waits.
  *
  * A tensor that was owned is not reused at once: the caller may still have the
  * pointer, which would be that of another tensor. It rests for some resets,
@@ -45,6 +47,7 @@ struct oari_pool {
     oari_pool_list resting[OARI_POOL_RESTS]; /* by the reset that did it */
     oar_storage *free_storages[OARI_POOL_CLASSES];
     oar_storage *free_shared[OARI_POOL_CLASSES]; /* in shared memory */
+    struct oari_pool_gpu *gpus;                  /* free ones of each GPU */
     size_t share_from; /* bytes: storages so large are shared; 0: none is */
     uint64_t resets;
     oari_pool_lending lends;
@@ -69,8 +72,8 @@ void oari_pool_close(oari_pool *pool);
 /* Take tensors and storages out of the pool (NULL: from the system) and put
  * them back. oari_tensor_make and oari_tensor_over are made of these. */
 oar_tensor *oari_pool_take_tensor(oari_pool *pool);
-oar_status oari_pool_take_storage(oari_pool *pool, size_t bytes,
-                                  oar_storage **storage);
+oar_status oari_pool_take_storage(oari_pool *pool, oar_device device,
+                                  size_t bytes, oar_storage **storage);
 void oari_pool_keep_tensor(oari_pool *pool, oar_tensor *tensor);
 void oari_pool_rest_tensor(oari_pool *pool, oar_tensor *tensor);
 void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "tensor/tensor_gpu.h"
+#include "tensor/tensor.h"
 
 /* Of more elements than MANY only EDGE at either end of each dim are shown. */
 enum { MANY = 1000, EDGE = 3, DIGITS = 6, WIDEST = 32 };
@@ -144,11 +144,11 @@ size_t oar_tensor_text(const oar_tensor *tensor, char *text, size_t bytes)
     oar_tensor *copy;
     size_t length = 0;
 
-    if (!oari_on_gpu(tensor) || !oari_tensor_attached(tensor))
+    if (oar_tensor_device(tensor).kind == OAR_CPU ||
+        !oari_tensor_attached(tensor))
         return write_text(tensor, text, bytes);
-    copy = oari_tensor_on((oar_device){ OAR_CPU, 0 }, tensor->dtype,
-                          tensor->at.shape);
-    if (copy != NULL && oari_gpu_assign(copy, tensor) == OAR_OK)
+    copy = oari_tensor_make(NULL, tensor->dtype, tensor->at.shape);
+    if (copy != NULL && oar_tensor_copy(copy, tensor) == OAR_OK)
         length = write_text(copy, text, bytes);
     else
         length = write_text(NULL, text, bytes);

@@ -320,8 +320,9 @@ static int add_and_look(test_job *c, int rank, oar_dtype dtype, int add,
                    (add ? number_at(&to, dtype, ys, i) : 0) +
                        number_at(&a, dtype, as, i) +
                        number_at(&b, dtype, bs, i));
-    RANK_OK(oari_cuda_add(0, extent, on_gpu(&to, dtype, ys), add,
-                          on_gpu(&a, dtype, as), on_gpu(&b, dtype, bs), NULL));
+    RANK_OK(oari_cuda_add_arrays(0, extent, on_gpu(&to, dtype, ys), add,
+                                 on_gpu(&a, dtype, as), on_gpu(&b, dtype, bs),
+                                 NULL));
     return !same(&to);
 }
 
@@ -348,8 +349,8 @@ static int scale_and_look(test_job *c, int rank, oar_dtype dtype, double factor,
         set_number(&to, dtype, ys, i,
                    (add ? number_at(&to, dtype, ys, i) : 0) +
                        factor * number_at(&a, dtype, as, i));
-    RANK_OK(oari_cuda_scale(0, extent, on_gpu(&to, dtype, ys), add,
-                            on_gpu(&a, dtype, as), factor, NULL));
+    RANK_OK(oari_cuda_scale_array(0, extent, on_gpu(&to, dtype, ys), add,
+                                  on_gpu(&a, dtype, as), factor, NULL));
     return !same(&to);
 }
 
@@ -378,11 +379,11 @@ GPU_TEST(arithmetic_rounds_and_wraps_as_on_the_host)
     RANK_ZERO(put(c, rank, &to));
     RANK_ZERO(put(c, rank, &a));
     RANK_ZERO(put(c, rank, &b));
-    RANK_OK(oari_cuda_add(0, flat, on_gpu(&to, OAR_F32, &one), 0,
-                          on_gpu(&a, OAR_F32, &one), on_gpu(&b, OAR_F32, &one),
-                          NULL));
-    RANK_OK(oari_cuda_scale(0, flat, on_gpu(&to, OAR_F32, &one), 1,
-                            on_gpu(&a, OAR_F32, &one), 0.3, NULL));
+    RANK_OK(oari_cuda_add_arrays(0, flat, on_gpu(&to, OAR_F32, &one), 0,
+                                 on_gpu(&a, OAR_F32, &one),
+                                 on_gpu(&b, OAR_F32, &one), NULL));
+    RANK_OK(oari_cuda_scale_array(0, flat, on_gpu(&to, OAR_F32, &one), 1,
+                                  on_gpu(&a, OAR_F32, &one), 0.3, NULL));
     for (int i = 0; i < 4; i++) {
         float sum = x[i] + y[i], product = (float)0.3 * x[i];
         float all = sum + product;
@@ -394,11 +395,11 @@ GPU_TEST(arithmetic_rounds_and_wraps_as_on_the_host)
     memcpy(b.host, q, sizeof q);
     RANK_ZERO(put(c, rank, &a));
     RANK_ZERO(put(c, rank, &b));
-    RANK_OK(oari_cuda_add(0, flat, on_gpu(&to, OAR_I8, &one), 0,
-                          on_gpu(&a, OAR_I8, &one), on_gpu(&b, OAR_I8, &one),
-                          NULL));
-    RANK_OK(oari_cuda_scale(0, flat, on_gpu(&to, OAR_I8, &one), 1,
-                            on_gpu(&b, OAR_I8, &one), -3, NULL));
+    RANK_OK(oari_cuda_add_arrays(0, flat, on_gpu(&to, OAR_I8, &one), 0,
+                                 on_gpu(&a, OAR_I8, &one),
+                                 on_gpu(&b, OAR_I8, &one), NULL));
+    RANK_OK(oari_cuda_scale_array(0, flat, on_gpu(&to, OAR_I8, &one), 1,
+                                  on_gpu(&b, OAR_I8, &one), -3, NULL));
     for (int i = 0; i < 4; i++)
         to.host[i] = (unsigned char)(p[i] + q[i] - 3 * q[i]);
     RANK_CHECK(same(&to));
@@ -417,8 +418,8 @@ GPU_TEST(an_input_may_be_the_result_and_nothing_is_fine)
     make_small(to.host, OAR_F16, ROOM, 4);
     RANK_ZERO(put(c, rank, &to));
     y = on_gpu(&to, OAR_F16, &one);
-    RANK_OK(oari_cuda_add(0, flat, y, 1, y, y, NULL));
-    RANK_OK(oari_cuda_scale(0, flat, y, 0, y, 1, NULL));
+    RANK_OK(oari_cuda_add_arrays(0, flat, y, 1, y, y, NULL));
+    RANK_OK(oari_cuda_scale_array(0, flat, y, 0, y, 1, NULL));
     for (int i = 0; i < count; i++) {
         float x = 3 * oari_f16_bits_to_f32(((uint16_t *)(void *)to.host)[i]);
 
@@ -426,8 +427,8 @@ GPU_TEST(an_input_may_be_the_result_and_nothing_is_fine)
     }
     RANK_CHECK(same(&to));
     y.data = NULL;
-    RANK_OK(oari_cuda_add(0, empty, y, 1, y, y, NULL));
-    RANK_OK(oari_cuda_scale(0, empty, y, 1, y, 3, NULL));
+    RANK_OK(oari_cuda_add_arrays(0, empty, y, 1, y, y, NULL));
+    RANK_OK(oari_cuda_scale_array(0, empty, y, 1, y, 3, NULL));
     RANK_OK(oari_cuda_assign(0, empty, y, y, NULL));
     drop(&to);
     return 0;

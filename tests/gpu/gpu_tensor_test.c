@@ -189,6 +189,49 @@ static void sums_multiples_and_conversions_stay_on_the_gpu(void **state)
     run(1, computes, "arithmetic");
 }
 
+/* ---- gradients ----------------------------------------------------------- */
+
+/* (2 a + b) on the GPU, where a comes from the cpu and the sum goes back. */
+static int differentiates(test_job *c, int rank, void *arg)
+{
+    oar_tensor *a = oar_ones(NULL, OAR_F32, OAR_SHAPE(2, 3)), *y;
+    oar_tensor *b = oar_empty_on(NULL, gpu, OAR_F32, OAR_SHAPE(3));
+    oar_tensor *weight = oar_from_data(NULL, OAR_F32, OAR_SHAPE(2, 3),
+                                       (float[]){ 1, 2, 3, 4, 5, 6 });
+    oar_tape *tape;
+
+    RANK_CHECK(a != NULL && b != NULL && weight != NULL);
+    RANK_OK(oar_tape_create(&tape));
+    RANK_OK(oar_tensor_fill(b, 3));
+    RANK_OK(oar_tensor_require_grad(a, 1));
+    RANK_OK(oar_tensor_require_grad(b, 1));
+    for (int i = 1; i <= 2; i++) { /* the second pass adds */
+        y = oar_add(tape, oar_scale(tape, oar_to(tape, a, gpu), 2),
+                    oar_reshape(tape, b, OAR_SHAPE(1, 3)));
+        y = oar_to(tape, y, cpu);
+        RANK_CHECK(are(y, 6, (double[]){ 5, 5, 5, 5, 5, 5 }));
+        RANK_OK(oar_backward_from(tape, 1, &y, &weight));
+        RANK_CHECK(are(oar_tensor_grad(a), 6,
+                       i == 1 ? (double[]){ 2, 4, 6, 8, 10, 12 }
+                              : (double[]){ 4, 8, 12, 16, 20, 24 }));
+        RANK_CHECK(oar_tensor_device(oar_tensor_grad(b)).kind == OAR_CUDA);
+        RANK_CHECK(
+            are(oar_tensor_grad(b), 3,
+                i == 1 ? (double[]){ 5, 7, 9 } : (double[]){ 10, 14, 18 }));
+        oar_tape_reset(tape);
+    }
+    oar_tape_destroy(tape);
+    oar_tensor_release(weight);
+    oar_tensor_release(b);
+    oar_tensor_release(a);
+    return 0;
+}
+
+static void gradients_cross_devices_and_stay_where_their_leaf_is(void **state)
+{
+    run(1, differentiates, "gradients");
+}
+
 /* ---- what is refused ----------------------------------------------------- */
 
 static int refuses(test_job *c, int rank, void *arg)
@@ -200,16 +243,18 @@ static int refuses(test_job *c, int rank, void *arg)
 
     RANK_CHECK(a != NULL && oar_tape_create(&tape) == OAR_OK);
     RANK_OK(oar_tensor_fill(a, 2));
-    RANK_CHECK(oar_exp(NULL, a) == NULL);
-    RANK_CHECK(oar_last_error()->status == OAR_E_DEVICE);
+    RANK_CHECK(oar_sort(NULL, a, 0, 0, &out, NULL) == OAR_E_DEVICE);
+    RANK_CHECK(strstr(oar_last_error_text(), "cuda:0") != NULL);
     RANK_CHECK(oar_add(NULL, a, b) == NULL);
     RANK_CHECK(oar_last_error()->status == OAR_E_DEVICE);
     RANK_CHECK(oar_add(NULL, b, a) == NULL);
     RANK_CHECK(oar_last_error()->status == OAR_E_DEVICE);
-    RANK_CHECK(oar_tensor_require_grad(a, 1) == OAR_E_DEVICE);
-    RANK_OK(oar_tensor_require_grad(b, 1));
-    RANK_CHECK(oar_to(tape, b, gpu) == NULL);
-    RANK_CHECK(oar_last_error()->status == OAR_E_DEVICE);
+    RANK_CHECK(strstr(oar_last_error_text(), "[3] on cpu and [3] on cuda:0"));
+    RANK_OK(oar_tensor_require_grad(a, 1));
+    RANK_CHECK(oar_tensor_bind_grad(a, b) == OAR_E_DEVICE);
+    out = oar_scale(tape, a, 2);
+    RANK_CHECK(oar_backward_from(tape, 1, &out, &b) == OAR_E_DEVICE);
+    out = NULL;
     RANK_CHECK(oar_gpu_all_reduce(NULL, a, OAR_SUM, NULL, &out) == OAR_E_ARG);
     RANK_CHECK(oar_empty_on(NULL, (oar_device){ OAR_CUDA, 77 }, OAR_F32,
                             OAR_SHAPE(3)) == NULL);
@@ -349,6 +394,7 @@ int main(void)
         cmocka_unit_test(numbers_go_from_one_gpu_to_another),
         cmocka_unit_test(storage_is_made_on_a_gpu_and_given_up),
         cmocka_unit_test(sums_multiples_and_conversions_stay_on_the_gpu),
+        cmocka_unit_test(gradients_cross_devices_and_stay_where_their_leaf_is),
         cmocka_unit_test(what_a_gpu_cannot_do_is_refused_with_a_sentence),
         cmocka_unit_test(a_gpus_memory_goes_out_and_in_by_dlpack),
         cmocka_unit_test(

@@ -42,6 +42,7 @@ static oar_status check_pool(oar_tape *tape, const oari_op_class *op,
                              oar_tensor *x, int dims, const int *size)
 {
     OARI_TRY(oari_check_inputs(op->name, tape, 1, &x));
+    OARI_TRY(oari_check_on_cpu(op->name, x));
     OARI_TRY(oari_check_float(op->name, x));
     if (x->at.shape.ndim != 2 + dims)
         return oari_fail(OAR_E_SHAPE, "%s of %s: it is %s", op->name,

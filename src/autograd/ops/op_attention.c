@@ -120,7 +120,7 @@ static oar_status attend(oari_pool *pool, const parts *p,
 
     a.out = place_out(&operands, &p->out, 0);
     if (operands.status == OAR_OK)
-        oari_attend(&a);
+        operands.status = OARI_KERNEL(&p->q, attend, &a);
     return oari_operands_finish(&operands);
 }
 
@@ -141,7 +141,7 @@ static oar_status attend_back(oari_pool *pool, const parts *p,
     a.add_k = p->add_k;
     a.add_v = p->add_v;
     if (operands.status == OAR_OK)
-        oari_attend_back(&a);
+        operands.status = OARI_KERNEL(&p->q, attend_back, &a);
     return oari_operands_finish(&operands);
 }
 
@@ -172,7 +172,7 @@ static oar_status attention_back_all(oari_node *node, const oari_array *dq,
     p.dk = node->fused_grad[K] != NULL ? &dk : NULL;
     p.dv = node->fused_grad[V] != NULL ? &dv : NULL;
     if (node->fused_grad[MASK] != NULL) {
-        oari_fill(&dmask, 0);
+        OARI_TRY(OARI_KERNEL(&dmask, fill, &dmask, 0));
         p.dmask = &dmask;
     }
     return attend_back(&node->tape->pool, &p, &node->extra);
@@ -286,14 +286,15 @@ static oar_status make_extra(oar_tape *tape, const oar_attention_opts *o,
 }
 
 /* Room for the result and for lse; both or none. */
-static oar_status make_results(oari_pool *pool, oar_dtype dtype,
+static oar_status make_results(oari_pool *pool, const oar_tensor *like,
                                oar_shape shape, int64_t rows, oar_tensor **out,
                                oar_tensor **lse)
 {
-    *out = oari_tensor_make(pool, dtype, shape);
+    *out = oari_tensor_make_on(pool, oari_device_of(like), like->dtype, shape);
     if (*out == NULL)
         return OAR_E_NOMEM;
-    *lse = oari_tensor_make(pool, oari_work_dtype(dtype), OAR_SHAPE(rows));
+    *lse = oari_tensor_make_on(pool, oari_device_of(like),
+                               oari_work_dtype(like->dtype), OAR_SHAPE(rows));
     if (*lse != NULL)
         return OAR_OK;
     oari_tensor_drop(pool, *out);
@@ -323,7 +324,7 @@ oar_tensor *oar_attention(oar_tape *tape, oar_tensor *q, oar_tensor *k,
     shape.dim[n - 1] = 1;
     rows = oari_shape_count(shape);
     shape.dim[n - 1] = v->at.shape.dim[n - 1];
-    if (make_results(pool, q->dtype, shape, rows, &out, &lse) != OAR_OK)
+    if (make_results(pool, q, shape, rows, &out, &lse) != OAR_OK)
         return NULL;
     p = (parts){ .q = oari_array_of(q),
                  .k = oari_array_of(k),
@@ -439,8 +440,8 @@ oar_tensor *oari_packed_attention(oar_tape *tape, oar_tensor *qkv, int heads,
     width = shape.dim[2] / (heads + 2 * kv_heads);
     shape.dim[2] = heads * width;
     if (make_extra(tape, opts, width, heads, kv_heads, &extra) != OAR_OK ||
-        make_results(pool, qkv->dtype, shape,
-                     shape.dim[0] * shape.dim[1] * heads, &out, &lse) != OAR_OK)
+        make_results(pool, qkv, shape, shape.dim[0] * shape.dim[1] * heads,
+                     &out, &lse) != OAR_OK)
         return NULL;
     p = packed_parts(qkv, out, lse, &extra);
     if (attend(pool, &p, &extra) != OAR_OK) {

@@ -116,6 +116,7 @@ static oar_status check_batch_norm(oar_tape *tape, const given *g)
         if (i == 0 || all[i] != NULL)
             in[count++] = all[i];
     OARI_TRY(oari_check_inputs("batch_norm", tape, count, in));
+    OARI_TRY(oari_check_on_cpu("batch_norm", x));
     if ((g->mean == NULL) != (g->var == NULL) ||
         (g->mean == NULL && !g->training))
         return oari_fail(OAR_E_ARG,
@@ -144,7 +145,7 @@ static void move_running(oar_tensor *running, double momentum, double factor,
 {
     int64_t channels = running->count;
     oari_array to = oari_array_of(running);
-    oari_array old = { scratch, OAR_F64, oari_layout_rows(running->at.shape) };
+    oari_array old = oari_host_array(scratch, OAR_F64, running->at.shape);
 
     oari_copy(&old, &to);
     for (int64_t c = 0; c < channels; c++)
@@ -201,9 +202,9 @@ static oar_status normalise_batch(oari_pool *pool, const given *g,
     if (!g->training) {
         oari_array m = oari_array_of(g->mean);
         oari_array v = oari_array_of(g->var);
-        oari_layout rows = oari_layout_rows(g->mean->at.shape);
-        oari_array to_mean = { mean, OAR_F64, rows };
-        oari_array to_var = { rstd, OAR_F64, rows };
+        oar_shape rows = g->mean->at.shape;
+        oari_array to_mean = oari_host_array(mean, OAR_F64, rows);
+        oari_array to_var = oari_host_array(rstd, OAR_F64, rows);
 
         oari_copy(&to_mean, &m);
         oari_copy(&to_var, &v);

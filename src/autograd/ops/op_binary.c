@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_binary: functions of two elements, with broadcasting. */
+#include <oarsong/device.h>
 #include <oarsong/ops.h>
 
-#include "autograd/ops/op_gpu.h"
 #include "autograd/record.h"
 #include "autograd/saved.h"
 #include "base/dtype.h"
 #include "base/status.h"
-#include "tensor/cpu/arith.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
 #include "tensor/cpu/walk.h"
 
 /* What the gradient of each input is computed from. */
@@ -49,7 +48,7 @@ static oar_status binary_back(oari_node *node, int i, const oari_array *to,
     oar_status status;
 
     if (kind == OARI_ADD || (kind == OARI_SUB && i == 0))
-        return oari_sum_to(pool, to, add, &grad);
+        return OARI_KERNEL(to, sum_to, pool, to, add, &grad);
     if (node->saved[0] != NULL)
         a = oari_array_of(node->saved[0]);
     if (node->saved[1] != NULL)
@@ -57,18 +56,19 @@ static oar_status binary_back(oari_node *node, int i, const oari_array *to,
     if (!oari_shape_equal(to->at.shape, grad.at.shape)) {
         /* First in the shape of the result, halves as f32; then summed over
          * the dims that were broadcast. */
-        scratch =
-            oari_tensor_make(pool, oari_row_dtype(to->dtype), grad.at.shape);
+        scratch = oari_tensor_make_on(pool, to->device,
+                                      oari_row_dtype(to->dtype), grad.at.shape);
         if (scratch == NULL)
             return OAR_E_NOMEM;
         all = oari_array_of(scratch);
-        oari_binary_back(kind, i, &all, 0, &grad, &a, &b);
-        status = oari_sum_to(pool, to, add, &all);
+        status =
+            OARI_KERNEL(&all, binary_back, kind, i, &all, 0, &grad, &a, &b);
+        if (status == OAR_OK)
+            status = OARI_KERNEL(to, sum_to, pool, to, add, &all);
         oari_tensor_drop(pool, scratch);
         return status;
     }
-    oari_binary_back(kind, i, to, add, &grad, &a, &b);
-    return OAR_OK;
+    return OARI_KERNEL(to, binary_back, kind, i, to, add, &grad, &a, &b);
 }
 
 static oar_status pair_mismatch(oar_status status, const char *name,
@@ -98,6 +98,11 @@ static oar_status check_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                          oari_shape_text(b->at.shape).text);
     if (oari_dtype_is_float(b->dtype) || (kind != OARI_DIV && kind != OARI_POW))
         return OAR_OK;
+    if (oari_device_of(b).kind != OAR_CPU)
+        return oari_fail(
+            OAR_E_DEVICE, "%s of %s %s on %s: of integers only on the cpu",
+            name, oar_dtype_name(a->dtype), oari_shape_text(a->at.shape).text,
+            oar_device_text(oari_device_of(b)).text);
     second = oari_array_of(b); /* floats answer with infinity or NaN */
     signs = oari_signs_of(&second);
     if (kind == OARI_DIV && signs.zero)
@@ -124,11 +129,12 @@ static oar_tensor *apply_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
     y = oari_array_of(b);
     out = over != NULL
               ? oari_tensor_over(pool, over->storage, over->dtype, &over->at)
-              : oari_tensor_make(pool, a->dtype, shape);
+              : oari_tensor_make_on(pool, oari_device_of(a), a->dtype, shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
-    oari_binary(kind, &to, &x, &y);
+    if (OARI_KERNEL(&to, binary, kind, &to, &x, &y) != OAR_OK)
+        return oari_abandon(tape, out);
     need = (oari_grad_wanted(tape, a) ? binary_ops[kind].reads[0] : NEITHER) |
            (oari_grad_wanted(tape, b) ? binary_ops[kind].reads[1] : NEITHER);
     return oari_emit(
@@ -160,8 +166,6 @@ oar_tensor *oari_add_over(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 
 oar_tensor *oar_add(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    if (oari_on_gpu(a) && b != NULL)
-        return oari_add_on_gpu(tape, a, b);
     return apply_binary(tape, a, b, OARI_ADD, NULL);
 }
 

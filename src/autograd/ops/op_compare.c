@@ -8,8 +8,7 @@
 #include "autograd/record.h"
 #include "base/dtype.h"
 #include "base/status.h"
-#include "tensor/cpu/arith.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
 
 static const char *const names[OARI_COMPARE_COUNT] = {
 #define X(name) [OARI_COMPARE_##name] = #name,
@@ -48,13 +47,15 @@ static oar_tensor *compare_tensors(oar_tape *tape, oar_tensor *a, oar_tensor *b,
 
     if (check_compare(tape, a, b, kind, &shape) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(oari_tape_pool(tape), OAR_BOOL, shape);
+    out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), OAR_BOOL,
+                              shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     x = oari_array_of(a);
     y = oari_array_of(b);
-    oari_compare(kind, &to, &x, &y);
+    if (OARI_KERNEL(&to, compare, kind, &to, &x, &y) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_keep(tape, out);
 }
 
@@ -80,7 +81,7 @@ LOGICAL(oar_logical_xor, OARI_COMPARE_xor)
 oar_tensor *oar_logical_not(oar_tape *tape, oar_tensor *a)
 {
     uint8_t yes = 1;
-    oari_array to, x, y = { &yes, OAR_BOOL, oari_layout_rows(OAR_SCALAR) };
+    oari_array to, x, y = oari_host_array(&yes, OAR_BOOL, OAR_SCALAR);
     oar_tensor *out;
 
     if (oari_check_inputs("logical_not", tape, 1, &a) != OAR_OK)
@@ -90,12 +91,14 @@ oar_tensor *oar_logical_not(oar_tape *tape, oar_tensor *a)
                   oar_dtype_name(a->dtype), oari_shape_text(a->at.shape).text);
         return NULL;
     }
-    out = oari_tensor_make(oari_tape_pool(tape), OAR_BOOL, a->at.shape);
+    out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), OAR_BOOL,
+                              a->at.shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     x = oari_array_of(a);
-    oari_compare(OARI_COMPARE_xor, &to, &x, &y);
+    if (OARI_KERNEL(&to, compare, OARI_COMPARE_xor, &to, &x, &y) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_keep(tape, out);
 }
 
@@ -132,24 +135,26 @@ static oar_tensor *compare_number(oar_tape *tape, oar_tensor *a, double number,
     uint64_t bits;
     oari_array to, x, y;
     oar_tensor *out;
+    oar_status status;
     int all;
 
     if (oari_check_inputs(name, tape, 1, &a) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(oari_tape_pool(tape), OAR_BOOL, a->at.shape);
+    out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), OAR_BOOL,
+                              a->at.shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     x = oari_array_of(a);
-    y = (oari_array){ &bits, a->dtype, oari_layout_rows(OAR_SCALAR) };
+    y = oari_host_array(&bits, a->dtype, OAR_SCALAR);
     if (oari_dtype_is_float(a->dtype) ||
         fit_number(kind, a->dtype, &number, &all)) {
         oari_fill(&y, number);
-        oari_compare(kind, &to, &x, &y);
+        status = OARI_KERNEL(&to, compare, kind, &to, &x, &y);
     } else {
-        oari_fill(&to, all);
+        status = OARI_KERNEL(&to, fill, &to, all);
     }
-    return oari_keep(tape, out);
+    return oari_keep(tape, oari_settle(oari_tape_pool(tape), out, status));
 }
 
 #define X(name)                                                     \

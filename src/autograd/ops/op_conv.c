@@ -128,6 +128,7 @@ oar_status oari_conv_check(oar_tape *tape, const oari_conv_operands *in)
     oar_tensor *all[] = { in->x, in->weight, in->bias };
 
     OARI_TRY(oari_check_inputs(name, tape, in->bias != NULL ? 3 : 2, all));
+    OARI_TRY(oari_check_on_cpu(name, in->x));
     OARI_TRY(oari_check_same_dtype(name, in->x, in->weight));
     if (in->bias != NULL)
         OARI_TRY(oari_check_same_dtype(name, in->x, in->bias));

@@ -2,12 +2,11 @@
 /* op_custom: operations of the caller's own. The node saves nothing; what the
  * caller's backward reads, its arg holds, which the node owns from the moment
  * that it is recorded. */
-#include <string.h>
-
 #include <oarsong/custom_op.h>
 
 #include "autograd/record.h"
 #include "base/status.h"
+#include "tensor/kernel_table.h"
 
 _Static_assert((int)OAR_CUSTOM_OP_INPUTS <= (int)OARI_MAX_INPUTS,
                "a node has room for the inputs of a custom operation");
@@ -35,6 +34,7 @@ static oar_status custom_back(oari_node *node, int i, const oari_array *to,
     oari_pool *pool = &node->tape->pool;
     const oar_tensor *leaf;
     oar_tensor *half;
+    oari_array from;
     oar_status status;
 
     if (edge->kind == OARI_EDGE_NODE)
@@ -42,13 +42,14 @@ static oar_status custom_back(oari_node *node, int i, const oari_array *to,
     leaf = node->tape->leaves.leaf[edge->leaf].tensor;
     if (leaf->slot.home->dtype == to->dtype)
         return call_backward(node, i, leaf->slot.home, add);
-    half = oari_tensor_make(pool, to->dtype, leaf->at.shape);
+    half = oari_tensor_make_on(pool, to->device, to->dtype, leaf->at.shape);
     if (half == NULL)
         return OAR_E_NOMEM;
     status = call_backward(node, i, half, 0);
-    if (status == OAR_OK)
-        memcpy(oari_array_data(to), oar_tensor_data(half),
-               (size_t)oar_tensor_count(half) * oar_dtype_size(to->dtype));
+    if (status == OAR_OK) {
+        from = oari_array_of(half);
+        status = OARI_KERNEL(to, copy, to, &from);
+    }
     oari_tensor_drop(pool, half);
     return status;
 }

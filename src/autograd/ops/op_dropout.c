@@ -17,8 +17,9 @@ static oar_status drop_elements(oari_pool *pool, const oari_array *to, int add,
     const oari_array *y = oari_operands_out(&operands, to, add);
 
     if (operands.status == OAR_OK)
-        oari_dropout(y, add, x, extra->dropout.p, extra->dropout.seed,
-                     extra->dropout.first, extra->dropout.stride);
+        operands.status = OARI_KERNEL(y, dropout, y, add, x, extra->dropout.p,
+                                      extra->dropout.seed, extra->dropout.first,
+                                      extra->dropout.stride);
     return oari_operands_finish(&operands);
 }
 
@@ -90,7 +91,7 @@ oar_tensor *oar_dropout_part(oar_tape *tape, oar_tensor *a, double p,
     if (oari_replay_seed(tape, &seed) != OAR_OK)
         return NULL;
     extra.dropout.seed = seed;
-    out = oari_tensor_make(pool, a->dtype, a->at.shape);
+    out = oari_tensor_make_on(pool, oari_device_of(a), a->dtype, a->at.shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);

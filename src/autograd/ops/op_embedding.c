@@ -16,7 +16,8 @@ static oar_status embedding_back(oari_node *node, int i, const oari_array *to,
     const oari_array *y = oari_operands_out(&operands, to, add);
 
     if (operands.status == OAR_OK)
-        oari_add_rows(y, add, g, &index, node->extra.padding);
+        operands.status =
+            OARI_KERNEL(y, add_rows, y, add, g, &index, node->extra.padding);
     return oari_operands_finish(&operands);
 }
 
@@ -101,12 +102,11 @@ static oar_tensor *row_major(oari_pool *pool, oar_tensor *a)
 
     if (oari_layout_is_rows(&a->at))
         return oar_tensor_retain(a);
-    copy = oari_tensor_make(pool, a->dtype, a->at.shape);
+    copy = oari_tensor_make_on(pool, oari_device_of(a), a->dtype, a->at.shape);
     if (copy == NULL)
         return NULL;
     to = oari_array_of(copy);
-    oari_copy(&to, &from);
-    return copy;
+    return oari_settle(pool, copy, OARI_KERNEL(&to, copy, &to, &from));
 }
 
 /* Returns the rows that index, which is row-major, has in the table: -1 for
@@ -136,11 +136,13 @@ static oar_tensor *pick_rows(oari_pool *pool, oar_tensor *table,
 
     shape.dim[shape.ndim++] = table->at.shape.dim[1];
     if (rows != NULL)
-        out = oari_tensor_make(pool, table->dtype, shape);
+        out = oari_tensor_make_on(pool, oari_device_of(table), table->dtype,
+                                  shape);
     if (out != NULL) {
         to = oari_array_of(out);
         from = oari_array_of(rows);
-        oari_pick_rows(&to, &from, &at);
+        out = oari_settle(pool, out,
+                          OARI_KERNEL(&to, pick_rows, &to, &from, &at));
     }
     oari_tensor_drop(pool, rows);
     return out;
@@ -156,6 +158,7 @@ oar_tensor *oar_embedding_with(oar_tape *tape, oar_tensor *table,
 
     if (oari_check_inputs("embedding", tape, 2,
                           (oar_tensor *[]){ table, index }) != OAR_OK ||
+        oari_check_on_cpu("embedding", table) != OAR_OK ||
         check_shapes(table, index) != OAR_OK ||
         read_range(opts, table, &range) != OAR_OK)
         return NULL;

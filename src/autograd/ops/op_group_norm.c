@@ -79,6 +79,7 @@ static oar_status check_group_norm(oar_tape *tape, oar_tensor *x,
     if (bias != NULL)
         in[count++] = bias;
     OARI_TRY(oari_check_inputs(name, tape, count, in));
+    OARI_TRY(oari_check_on_cpu(name, in[0]));
     OARI_TRY(oari_check_float(name, x));
     if (x->at.shape.ndim < 2)
         return oari_fail(OAR_E_SHAPE, "%s of %s: it is [n, channels, ..]", name,

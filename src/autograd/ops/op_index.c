@@ -54,6 +54,7 @@ static oar_status check_index(const char *name, const oar_tensor *a, int *dim,
 {
     int asked = *dim;
 
+    OARI_TRY(oari_check_on_cpu(name, a)); /* the index is read */
     if (index->dtype != OAR_I64)
         return oari_fail(OAR_E_DTYPE, "%s of %s by index %s %s: it is i64",
                          name, oari_shape_text(a->at.shape).text,
@@ -85,14 +86,14 @@ static oar_status pick_back(oari_node *node, int i, const oari_array *to,
     const oari_array *grad = oari_operands_tensor(&operands, node->grad);
     const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (operands.status == OAR_OK) {
-        if (!add)
-            oari_fill(y, 0);
-        if (node->op == &index_select_op)
-            oari_index_add(y, node->extra.dims.d0, &index, grad);
-        else
-            oari_scatter_add(y, node->extra.dims.d0, &index, grad);
-    }
+    if (operands.status == OAR_OK && !add)
+        operands.status = OARI_KERNEL(y, fill, y, 0);
+    if (operands.status == OAR_OK)
+        operands.status = node->op == &index_select_op
+                              ? OARI_KERNEL(y, index_add, y,
+                                            node->extra.dims.d0, &index, grad)
+                              : OARI_KERNEL(y, scatter_add, y,
+                                            node->extra.dims.d0, &index, grad);
     return oari_operands_finish(&operands);
 }
 
@@ -118,13 +119,15 @@ oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
         return NULL;
     shape = a->at.shape;
     shape.dim[dim] = index->count;
-    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, shape);
+    out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), a->dtype,
+                              shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     from = oari_array_of(a);
     numbers = oari_array_of(index);
-    oari_index_select(&to, &from, dim, &numbers);
+    if (OARI_KERNEL(&to, index_select, &to, &from, dim, &numbers) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_emit(tape, out,
                      &(oari_node_record){ .op = &index_select_op,
                                           .inputs = 1,
@@ -163,13 +166,15 @@ oar_tensor *oar_take_along(oar_tape *tape, oar_tensor *a, int dim,
                           (oar_tensor *[]){ a, index }) != OAR_OK ||
         check_within("take_along", a, &dim, index) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, index->at.shape);
+    out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), a->dtype,
+                              index->at.shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     from = oari_array_of(a);
     numbers = oari_array_of(index);
-    oari_gather(&to, &from, dim, &numbers);
+    if (OARI_KERNEL(&to, gather, &to, &from, dim, &numbers) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_emit(tape, out,
                      &(oari_node_record){ .op = &take_along_op,
                                           .inputs = 1,
@@ -190,23 +195,24 @@ static oar_status scatter_add_back(oari_node *node, int i, const oari_array *to,
     oari_array index = oari_array_of(node->saved[INDEX]);
     oari_array grad = oari_array_of(node->grad), picked;
     oar_tensor *scratch;
+    oar_status status;
 
     if (i == BASE) {
-        oari_scale(to, add, &grad, 1);
-        return OAR_OK;
+        return OARI_KERNEL(to, scale, to, add, &grad, 1);
     }
     if (!add) {
-        oari_gather(to, &grad, node->extra.dims.d0, &index);
-        return OAR_OK;
+        return OARI_KERNEL(to, gather, to, &grad, node->extra.dims.d0, &index);
     }
-    scratch = oari_tensor_make(pool, to->dtype, to->at.shape);
+    scratch = oari_tensor_make_on(pool, to->device, to->dtype, to->at.shape);
     if (scratch == NULL)
         return OAR_E_NOMEM;
     picked = oari_array_of(scratch);
-    oari_gather(&picked, &grad, node->extra.dims.d0, &index);
-    oari_scale(to, 1, &picked, 1);
+    status = OARI_KERNEL(&picked, gather, &picked, &grad, node->extra.dims.d0,
+                         &index);
+    if (status == OAR_OK)
+        status = OARI_KERNEL(to, scale, to, 1, &picked, 1);
     oari_tensor_drop(pool, scratch);
-    return OAR_OK;
+    return status;
 }
 
 static const oari_op_class scatter_add_op = { .name = "scatter_add",
@@ -243,7 +249,7 @@ oar_tensor *oar_tensor_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
 
     if (check_scatter_add(tape, a, &dim, index, source) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(pool, a->dtype, a->at.shape);
+    out = oari_tensor_make_on(pool, oari_device_of(a), a->dtype, a->at.shape);
     if (out == NULL)
         return NULL;
     /* out = a, with source added. Halves are added in f32 and rounded once. */
@@ -251,13 +257,13 @@ oar_tensor *oar_tensor_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
     from = oari_array_of(a);
     numbers = oari_array_of(index);
     more = oari_array_of(source);
-    oari_copy(&to, &from);
+    operands.status = OARI_KERNEL(&to, copy, &to, &from);
     if (oari_dtype_is_half(a->dtype)) {
         s = oari_operands_in(&operands, &more);
         y = oari_operands_out(&operands, &to, 1);
     }
     if (operands.status == OAR_OK)
-        oari_scatter_add(y, dim, &numbers, s);
+        operands.status = OARI_KERNEL(y, scatter_add, y, dim, &numbers, s);
     if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;

@@ -6,11 +6,10 @@
  * the third, to which the gradient goes on as it is, in the same memory. */
 #include <oarsong/ops.h>
 
-#include "autograd/ops/op_gpu.h"
 #include "autograd/record.h"
 #include "base/dtype.h"
 #include "base/status.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
 
 enum { PER_NODE = 2, BEFORE = 2 };
 
@@ -29,8 +28,7 @@ static oar_status join_back(oari_node *node, int i, const oari_array *to,
         if (node->extra.join.stacked)
             grad.at = oari_layout_drop(grad.at, dim);
     }
-    oari_scale(to, add, &grad, 1);
-    return OAR_OK;
+    return OARI_KERNEL(to, scale, to, add, &grad, 1);
 }
 
 static const oari_op_class cat_op = { .name = "cat",
@@ -109,8 +107,8 @@ static oar_tensor *join_tensors(oar_tape *tape, const oari_op_class *op,
                                 int count, oar_tensor *const *a, int dim,
                                 oar_shape shape)
 {
-    oar_tensor *out =
-        oari_tensor_make(oari_tape_pool(tape), a[0]->dtype, shape);
+    oar_tensor *out = oari_tensor_make_on(
+        oari_tape_pool(tape), oari_device_of(a[0]), a[0]->dtype, shape);
     int wanted = 0;
     int64_t start = 0;
 
@@ -123,7 +121,8 @@ static oar_tensor *join_tensors(oar_tape *tape, const oari_op_class *op,
         to.at = oari_layout_narrow(to.at, dim, start, length);
         if (op == &stack_op)
             to.at = oari_layout_drop(to.at, dim);
-        oari_copy(&to, &from);
+        if (OARI_KERNEL(&to, copy, &to, &from) != OAR_OK)
+            return oari_abandon(tape, out);
         start += length;
     }
     for (int i = 0; i < count; i++)
@@ -184,19 +183,20 @@ static oar_status cast_back(oari_node *node, int i, const oari_array *to,
     oari_pool *pool = &node->tape->pool;
     oari_array grad = oari_array_of(node->grad), same;
     oar_tensor *scratch;
+    oar_status status;
 
     if (!add) {
-        oari_copy(to, &grad);
-        return OAR_OK;
+        return OARI_KERNEL(to, copy, to, &grad);
     }
-    scratch = oari_tensor_make(pool, to->dtype, to->at.shape);
+    scratch = oari_tensor_make_on(pool, to->device, to->dtype, to->at.shape);
     if (scratch == NULL)
         return OAR_E_NOMEM;
     same = oari_array_of(scratch);
-    oari_copy(&same, &grad);
-    oari_scale(to, 1, &same, 1);
+    status = OARI_KERNEL(&same, copy, &same, &grad);
+    if (status == OAR_OK)
+        status = OARI_KERNEL(to, scale, to, 1, &same, 1);
     oari_tensor_drop(pool, scratch);
-    return OAR_OK;
+    return status;
 }
 
 static const oari_op_class cast_op = { .name = "cast", .backward = cast_back };
@@ -206,17 +206,17 @@ oar_tensor *oar_cast(oar_tape *tape, oar_tensor *a, oar_dtype dtype)
     oar_tensor *out;
     oari_array to, from;
 
-    if (oari_on_gpu(a))
-        return oari_cast_on_gpu(tape, a, dtype);
     if (oari_check_inputs("cast", tape, 1, &a) != OAR_OK ||
         oari_check_dtype("cast", dtype) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(oari_tape_pool(tape), dtype, a->at.shape);
+    out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), dtype,
+                              a->at.shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     from = oari_array_of(a);
-    oari_copy(&to, &from);
+    if (OARI_KERNEL(&to, copy, &to, &from) != OAR_OK)
+        return oari_abandon(tape, out);
     if (!oari_dtype_is_float(dtype))
         return oari_keep(tape, out);
     return oari_emit(

@@ -57,9 +57,9 @@ static oar_status multiply_rows(oari_pool *pool, const oari_array *to,
 
     if (bias != NULL) {
         b = oari_array_of(bias);
-        oari_copy(&into, &b);
+        OARI_TRY(OARI_KERNEL(&into, copy, &into, &b));
     }
-    return oari_matmul(pool, &into, bias != NULL, &from, &w);
+    return OARI_KERNEL(&into, matmul, pool, &into, bias != NULL, &from, &w);
 }
 
 static oar_status linear_rebuild(oari_node *node, const oari_array *to)
@@ -93,7 +93,8 @@ static oar_status weight_back(oari_node *node, const oari_array *to, int add)
         end = end < rows ? end : rows;
         into = row_range(*to, first, end);
         part = row_range(grad, first, end);
-        OARI_TRY(oari_matmul(&node->tape->pool, &into, add, &part, &x));
+        OARI_TRY(OARI_KERNEL(&into, matmul, &node->tape->pool, &into, add,
+                             &part, &x));
         OARI_TRY(
             oari_part_done(node, WEIGHT, end * width, rows * width, &next));
         first = end;
@@ -114,7 +115,7 @@ static oar_status linear_back(oari_node *node, int i, const oari_array *to,
         const oari_array *y = oari_operands_out(&operands, to, add);
 
         if (operands.status == OAR_OK)
-            oari_sum_columns(y, add, g);
+            operands.status = OARI_KERNEL(y, sum_columns, y, add, g);
         return oari_operands_finish(&operands);
     }
     if (i == WEIGHT) {
@@ -124,7 +125,7 @@ static oar_status linear_back(oari_node *node, int i, const oari_array *to,
     }
     other = oari_array_of(node->saved[WEIGHT]);
     into = as_matrix(*to);
-    return oari_matmul(pool, &into, add, &grad, &other);
+    return OARI_KERNEL(&into, matmul, pool, &into, add, &grad, &other);
 }
 
 static const oari_op_class linear_op = { .name = "linear",
@@ -180,13 +181,12 @@ static oar_tensor *make_rows(oari_pool *pool, oar_tensor *x)
 
     if (x->at.shape.ndim == 2 || oari_layout_reshape(&x->at, shape, &at))
         return oar_tensor_retain(x);
-    copy = oari_tensor_make(pool, x->dtype, shape);
+    copy = oari_tensor_make_on(pool, oari_device_of(x), x->dtype, shape);
     if (copy == NULL)
         return NULL;
     to = oari_array_of(copy);
     to.at = oari_layout_rows(x->at.shape);
-    oari_copy(&to, &from);
-    return copy;
+    return oari_settle(pool, copy, OARI_KERNEL(&to, copy, &to, &from));
 }
 
 /* The result, not yet recorded. */
@@ -200,7 +200,7 @@ static oar_tensor *compute_linear(oari_pool *pool, const oar_tensor *x,
     oari_array to;
 
     shape.dim[shape.ndim - 1] = weight->at.shape.dim[0];
-    out = oari_tensor_make(pool, x->dtype, shape);
+    out = oari_tensor_make_on(pool, oari_device_of(x), x->dtype, shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);

@@ -91,6 +91,7 @@ oar_status oari_check_cross_entropy(oar_tape *tape, oar_tensor *logits,
     const int64_t *t;
 
     OARI_TRY(oari_check_inputs(name, tape, 2, in));
+    OARI_TRY(oari_check_on_cpu(name, logits));
     OARI_TRY(oari_check_float(name, logits));
     if (target->dtype != OAR_I64)
         return oari_fail(
@@ -174,11 +175,12 @@ oar_tensor *oar_cross_entropy_with(oar_tape *tape, oar_tensor *logits,
                                     .ignore = o.ignore,
                                     .each = o.reduction == OAR_LOSS_NONE,
                                     .smoothing = o.label_smoothing } };
-    lse = oari_tensor_make(pool, oari_work_dtype(logits->dtype),
-                           target->at.shape);
+    lse = oari_tensor_make_on(pool, oari_device_of(logits),
+                              oari_work_dtype(logits->dtype), target->at.shape);
     if (lse != NULL)
-        out = oari_tensor_make(pool, logits->dtype,
-                               extra.loss.each ? target->at.shape : OAR_SCALAR);
+        out = oari_tensor_make_on(pool, oari_device_of(logits), logits->dtype,
+                                  extra.loss.each ? target->at.shape
+                                                  : OAR_SCALAR);
     if (out != NULL &&
         compute_loss(pool, out, lse, logits, target, &o, &extra) != OAR_OK) {
         oari_tensor_drop(pool, out);

@@ -4,7 +4,7 @@
 
 #include "autograd/record.h"
 #include "base/status.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
 
 /* c = a b:  da = dc b',  db = a' dc; summed over what was broadcast. */
 static oar_status matmul_back(oari_node *node, int i, const oari_array *to,
@@ -17,8 +17,8 @@ static oar_status matmul_back(oari_node *node, int i, const oari_array *to,
 
     other.at = oari_layout_transpose(other.at, last - 1, last);
     if (i == 0)
-        return oari_matmul(pool, to, add, &grad, &other);
-    return oari_matmul(pool, to, add, &other, &grad);
+        return OARI_KERNEL(to, matmul, pool, to, add, &grad, &other);
+    return OARI_KERNEL(to, matmul, pool, to, add, &other, &grad);
 }
 
 static const oari_op_class matmul_op = { .name = "matmul",
@@ -71,13 +71,13 @@ oar_tensor *oar_matmul(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 
     if (check_matmul(tape, a, b, &shape) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(pool, a->dtype, shape);
+    out = oari_tensor_make_on(pool, oari_device_of(a), a->dtype, shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     x = oari_array_of(a);
     y = oari_array_of(b);
-    if (oari_matmul(pool, &to, 0, &x, &y) != OAR_OK) {
+    if (OARI_KERNEL(&to, matmul, pool, &to, 0, &x, &y) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }

@@ -44,7 +44,7 @@ static oar_status norm_back_all(oari_node *node, const oari_array *dx, int add)
     n.scratch = oari_operands_scratch(&operands, work, 4 * width);
     n.sums = oari_operands_scratch(&operands, OAR_F64, 2 * width);
     if (operands.status == OAR_OK)
-        oari_layer_norm_back(&n);
+        operands.status = OARI_KERNEL(n.x, layer_norm_back, &n);
     return oari_operands_finish(&operands);
 }
 
@@ -58,8 +58,9 @@ static oar_status norm_rebuild(oari_node *node, const oari_array *to)
     const oari_array *y = oari_operands_out(&operands, to, 0);
 
     if (operands.status == OAR_OK)
-        oari_layer_norm_again(y, tensor_or_null(node->saved[MEAN], &mean),
-                              &rstd, x, w, b);
+        operands.status = OARI_KERNEL(y, layer_norm_again, y,
+                                      tensor_or_null(node->saved[MEAN], &mean),
+                                      &rstd, x, w, b);
     return oari_operands_finish(&operands);
 }
 
@@ -126,7 +127,9 @@ static oar_status normalise_rows(oari_pool *pool, const made *m,
     const oari_array *y = oari_operands_out(&operands, &to, 0);
 
     if (operands.status == OAR_OK)
-        oari_layer_norm(y, tensor_or_null(m->mean, &mean), &rstd, a, w, b, eps);
+        operands.status =
+            OARI_KERNEL(y, layer_norm, y, tensor_or_null(m->mean, &mean), &rstd,
+                        a, w, b, eps);
     return oari_operands_finish(&operands);
 }
 
@@ -143,11 +146,12 @@ static oar_tensor *norm(oar_tape *tape, const oari_op_class *op, oar_tensor *x,
         return NULL;
     rows = OAR_SHAPE(oari_rows_of(x->at.shape).count);
     work = oari_work_dtype(x->dtype);
-    m.rstd = oari_tensor_make(pool, work, rows);
+    m.rstd = oari_tensor_make_on(pool, oari_device_of(x), work, rows);
     if (m.rstd != NULL && centred)
-        m.mean = oari_tensor_make(pool, work, rows);
+        m.mean = oari_tensor_make_on(pool, oari_device_of(x), work, rows);
     if (m.rstd != NULL && (m.mean != NULL || !centred))
-        m.out = oari_tensor_make(pool, x->dtype, x->at.shape);
+        m.out =
+            oari_tensor_make_on(pool, oari_device_of(x), x->dtype, x->at.shape);
     if (m.out != NULL &&
         normalise_rows(pool, &m, x, weight, bias, eps) != OAR_OK) {
         oari_tensor_drop(pool, m.out);

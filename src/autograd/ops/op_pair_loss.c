@@ -61,6 +61,7 @@ static oar_status check_pair_loss(const char *name, oar_tape *tape,
                                   oar_tensor *const *in)
 {
     OARI_TRY(oari_check_inputs(name, tape, 2, in));
+    OARI_TRY(oari_check_on_cpu(name, in[A]));
     OARI_TRY(oari_check_same_dtype(name, in[A], in[B]));
     OARI_TRY(oari_check_float(name, in[A]));
     if (!oari_shape_equal(in[A]->at.shape, in[B]->at.shape))
@@ -117,8 +118,8 @@ static oar_tensor *pair_loss(oar_tape *tape, const oari_op_class *op,
     if (check_pair_loss(op->name, tape, in) != OAR_OK ||
         choose_divisor(op->name, reduction, in[A], &extra) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(pool, in[A]->dtype,
-                           extra.pairs.each ? in[A]->at.shape : OAR_SCALAR);
+    out = oari_tensor_make_on(pool, oari_device_of(in[A]), in[A]->dtype,
+                              extra.pairs.each ? in[A]->at.shape : OAR_SCALAR);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);

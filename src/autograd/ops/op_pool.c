@@ -86,6 +86,7 @@ static oar_status check_pool(const char *name, oar_tape *tape, oar_tensor *x,
     oari_window w;
 
     OARI_TRY(oari_check_inputs(name, tape, 1, &x));
+    OARI_TRY(oari_check_on_cpu(name, x));
     OARI_TRY(oari_check_float(name, x));
     if (s.ndim != 4)
         return oari_fail(OAR_E_SHAPE, "%s of %s: it is [n, c, h, w]", name,

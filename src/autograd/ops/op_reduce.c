@@ -4,8 +4,7 @@
 
 #include "autograd/record.h"
 #include "base/status.h"
-#include "tensor/cpu/arith.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
 
 /* ---- over everything ----------------------------------------------------- */
 
@@ -15,8 +14,7 @@ static oar_status total_back(oari_node *node, int i, const oari_array *to,
 {
     oari_array grad = oari_array_of(node->grad);
 
-    oari_scale(to, add, &grad, node->extra.factor);
-    return OAR_OK;
+    return OARI_KERNEL(to, scale, to, add, &grad, node->extra.factor);
 }
 
 /* Sums of bools are counts. */
@@ -31,15 +29,16 @@ static const oari_op_class mean_op = { .name = "mean", .backward = total_back };
 static oar_tensor *reduce_all(oar_tape *tape, oar_tensor *a,
                               const oari_op_class *op, double factor)
 {
-    oar_tensor *out =
-        oari_tensor_make(oari_tape_pool(tape), sum_dtype(a), OAR_SCALAR);
+    oar_tensor *out = oari_tensor_make_on(
+        oari_tape_pool(tape), oari_device_of(a), sum_dtype(a), OAR_SCALAR);
     oari_array to, from;
 
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     from = oari_array_of(a);
-    oari_sum_all(&to, &from, factor);
+    if (OARI_KERNEL(&to, sum_all, &to, &from, factor) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_emit(tape, out,
                      &(oari_node_record){ .op = op,
                                           .inputs = 1,
@@ -120,14 +119,15 @@ static oar_tensor *compute_reduction(oari_pool *pool, const oar_tensor *a,
                                      const request *r, oari_reduce_kind kind,
                                      double factor, oar_dtype dtype)
 {
-    oar_tensor *out = oari_tensor_make(pool, dtype, r->result);
+    oar_tensor *out =
+        oari_tensor_make_on(pool, oari_device_of(a), dtype, r->result);
     oari_array to, from;
 
     if (out == NULL)
         return NULL;
     to = kept_array(out, r->kept);
     from = oari_array_of(a);
-    if (oari_reduce_over(pool, kind, &to, &from, factor) == OAR_OK)
+    if (OARI_KERNEL(&to, reduce_over, pool, kind, &to, &from, factor) == OAR_OK)
         return out;
     oari_tensor_drop(pool, out);
     return NULL;
@@ -156,8 +156,7 @@ static oar_status sum_over_back(oari_node *node, int i, const oari_array *to,
 {
     oari_array grad = kept_array(node->grad, node->extra.reduce.kept);
 
-    oari_scale(to, add, &grad, node->extra.reduce.factor);
-    return OAR_OK;
+    return OARI_KERNEL(to, scale, to, add, &grad, node->extra.reduce.factor);
 }
 
 static const oari_op_class sum_over_op = { .name = "sum_over",
@@ -195,7 +194,7 @@ static oar_status prod_over_back(oari_node *node, int i, const oari_array *to,
     oari_array grad = kept_array(node->grad, node->extra.reduce.kept);
     oari_array a = oari_array_of(node->saved[0]);
 
-    return oari_prod_back(&node->tape->pool, to, add, &grad, &a);
+    return OARI_KERNEL(to, prod_back, &node->tape->pool, to, add, &grad, &a);
 }
 
 static const oari_op_class prod_over_op = { .name = "prod_over",
@@ -221,7 +220,8 @@ static oar_status extreme_back(oari_node *node, int i, const oari_array *to,
     oari_array a = oari_array_of(node->saved[0]);
     oari_array result = kept_array(node->saved[1], node->extra.reduce.kept);
 
-    return oari_extreme_back(&node->tape->pool, to, add, &grad, &a, &result);
+    return OARI_KERNEL(to, extreme_back, &node->tape->pool, to, add, &grad, &a,
+                       &result);
 }
 
 static const oari_op_class max_over_op = { .name = "max_over",
@@ -299,8 +299,8 @@ static oar_status var_over_back(oari_node *node, int i, const oari_array *to,
     oari_array a = oari_array_of(node->saved[INPUT]);
     oari_array mean = oari_array_of(node->saved[MEAN]);
 
-    oari_var_back(to, add, &grad, &a, &mean, node->extra.reduce.factor);
-    return OAR_OK;
+    return OARI_KERNEL(to, var_back, to, add, &grad, &a, &mean,
+                       node->extra.reduce.factor);
 }
 
 static const oari_op_class var_over_op = { .name = "var_over",
@@ -311,7 +311,8 @@ static oar_tensor *compute_var(oari_pool *pool, const oar_tensor *a,
                                const oar_tensor *mean, const request *r,
                                double divisor)
 {
-    oar_tensor *out = oari_tensor_make(pool, a->dtype, r->result);
+    oar_tensor *out =
+        oari_tensor_make_on(pool, oari_device_of(a), a->dtype, r->result);
     oari_array to, middle, from;
 
     if (out == NULL)
@@ -319,7 +320,7 @@ static oar_tensor *compute_var(oari_pool *pool, const oar_tensor *a,
     to = kept_array(out, r->kept);
     middle = oari_array_of(mean);
     from = oari_array_of(a);
-    if (oari_var(pool, &to, &middle, &from, divisor) == OAR_OK)
+    if (OARI_KERNEL(&to, var, pool, &to, &middle, &from, divisor) == OAR_OK)
         return out;
     oari_tensor_drop(pool, out);
     return NULL;
@@ -338,7 +339,7 @@ oar_tensor *oar_var_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep,
         find_dims(a, over, keep, &r) != OAR_OK)
         return NULL;
     divisor = r.each > correction ? r.each - correction : 0; /* 0: no number */
-    mean = oari_tensor_make(pool, OAR_F64, r.kept);
+    mean = oari_tensor_make_on(pool, oari_device_of(a), OAR_F64, r.kept);
     if (mean == NULL)
         return NULL;
     out = compute_var(pool, a, mean, &r, divisor);

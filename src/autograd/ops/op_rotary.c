@@ -40,11 +40,15 @@ static oar_status rotate_heads(oari_pool *pool, const oari_array *to, int add,
     if (operands.status == OAR_OK) {
         x = with_heads(*in, heads);
         y = with_heads(*out, heads);
-        angle = (oari_array){ scratch, x.dtype,
+        angle = (oari_array){ scratch, oari_work_dtype(x.dtype),
                               oari_layout_rows(OAR_SHAPE(x.at.shape.dim[1],
-                                                         x.at.shape.dim[3])) };
-        oari_rotary_angles(&angle, extra->rotary.first, extra->rotary.base);
-        oari_rotary(&y, add, &x, &angle, extra->rotary.turned, back);
+                                                         x.at.shape.dim[3])),
+                              x.device };
+        operands.status = OARI_KERNEL(&angle, rotary_angles, &angle,
+                                      extra->rotary.first, extra->rotary.base);
+        if (operands.status == OAR_OK)
+            operands.status = OARI_KERNEL(&y, rotary, &y, add, &x, &angle,
+                                          extra->rotary.turned, back);
     }
     return oari_operands_finish(&operands);
 }
@@ -65,7 +69,8 @@ static oar_tensor *record_rotary(oar_tape *tape, oar_tensor *x,
                                  oari_extra extra)
 {
     oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *out = oari_tensor_make(pool, x->dtype, x->at.shape);
+    oar_tensor *out =
+        oari_tensor_make_on(pool, oari_device_of(x), x->dtype, x->at.shape);
     oari_array to, from = oari_array_of(x);
 
     if (out == NULL)

@@ -5,12 +5,10 @@
 
 #include <oarsong/ops.h>
 
-#include "autograd/ops/op_gpu.h"
 #include "autograd/record.h"
 #include "base/dtype.h"
 #include "base/status.h"
-#include "tensor/cpu/arith.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
 
 static oar_status check_scalar(const char *name, oar_tape *tape, oar_tensor *a,
                                double number)
@@ -32,8 +30,7 @@ static oar_status scale_back(oari_node *node, int i, const oari_array *to,
 {
     oari_array grad = oari_array_of(node->grad);
 
-    oari_scale(to, add, &grad, node->extra.factor);
-    return OAR_OK;
+    return OARI_KERNEL(to, scale, to, add, &grad, node->extra.factor);
 }
 
 static const oari_op_class scale_op = { .name = "scale",
@@ -45,16 +42,16 @@ oar_tensor *oar_scale(oar_tape *tape, oar_tensor *a, double factor)
     oar_tensor *out;
     oari_array to, from;
 
-    if (oari_on_gpu(a))
-        return oari_scale_on_gpu(tape, a, factor);
     if (check_scalar("scale", tape, a, factor) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
+    out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), a->dtype,
+                              a->at.shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     from = oari_array_of(a);
-    oari_scale(&to, 0, &from, factor);
+    if (OARI_KERNEL(&to, scale, &to, 0, &from, factor) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_emit(tape, out,
                      &(oari_node_record){ .op = &scale_op,
                                           .inputs = 1,
@@ -86,12 +83,11 @@ static oar_status scalar_back(oari_node *node, int i, const oari_array *to,
     oari_array grad = oari_array_of(node->grad), saved = grad;
 
     if (kind == OARI_SHIFT) {
-        oari_scale(to, add, &grad, 1);
-        return OAR_OK;
+        return OARI_KERNEL(to, scale, to, add, &grad, 1);
     }
     saved = oari_array_of(node->saved[0]);
-    oari_scalar_back(kind, to, add, &grad, &saved, node->extra.number);
-    return OAR_OK;
+    return OARI_KERNEL(to, scalar_back, kind, to, add, &grad, &saved,
+                       node->extra.number);
 }
 
 static oar_tensor *apply_scalar(oar_tape *tape, oar_tensor *a,
@@ -99,15 +95,16 @@ static oar_tensor *apply_scalar(oar_tape *tape, oar_tensor *a,
                                 double second)
 {
     double number[2] = { first, second };
-    oar_tensor *out =
-        oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
+    oar_tensor *out = oari_tensor_make_on(
+        oari_tape_pool(tape), oari_device_of(a), a->dtype, a->at.shape);
     oari_array to, from;
 
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     from = oari_array_of(a);
-    oari_scalar(kind, &to, &from, number);
+    if (OARI_KERNEL(&to, scalar, kind, &to, &from, number) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_emit(
         tape, out,
         &(oari_node_record){ .op = &scalar_ops[kind],
@@ -169,7 +166,7 @@ typedef struct element {
 
 static void set_element(element *e, oar_dtype dtype, double number)
 {
-    e->array = (oari_array){ &e->bits, dtype, oari_layout_rows(OAR_SCALAR) };
+    e->array = oari_host_array(&e->bits, dtype, OAR_SCALAR);
     oari_fill(&e->array, number);
 }
 
@@ -194,8 +191,8 @@ static oar_status bound_back(oari_node *node, int i, const oari_array *to,
     element bound;
 
     set_element(&bound, a.dtype, node->extra.factor);
-    oari_binary_back(kind, 0, to, add, &grad, &a, &bound.array);
-    return OAR_OK;
+    return OARI_KERNEL(to, binary_back, kind, 0, to, add, &grad, &a,
+                       &bound.array);
 }
 
 static oar_tensor *apply_bound(oar_tape *tape, oar_tensor *a, double number,
@@ -208,13 +205,15 @@ static oar_tensor *apply_bound(oar_tape *tape, oar_tensor *a, double number,
 
     if (check_scalar(op->name, tape, a, number) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
+    out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), a->dtype,
+                              a->at.shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     from = oari_array_of(a);
     set_element(&bound, a->dtype, number);
-    oari_binary(kind, &to, &from, &bound.array);
+    if (OARI_KERNEL(&to, binary, kind, &to, &from, &bound.array) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_emit(tape, out,
                      &(oari_node_record){ .op = op,
                                           .inputs = 1,

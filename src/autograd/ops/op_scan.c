@@ -19,7 +19,8 @@ static oar_status cumsum_back(oari_node *node, int i, const oari_array *to,
     const oari_array *y = oari_operands_out(&operands, to, add);
 
     if (operands.status == OAR_OK)
-        oari_cumsum(y, add, grad, node->extra.picked.dim, 1);
+        operands.status =
+            OARI_KERNEL(y, cumsum, y, add, grad, node->extra.picked.dim, 1);
     return oari_operands_finish(&operands);
 }
 
@@ -37,8 +38,9 @@ oar_tensor *oar_cumsum(oar_tape *tape, oar_tensor *a, int dim)
 
     if (oari_check_dim("cumsum", tape, a, &dim) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(pool, a->dtype == OAR_BOOL ? OAR_I64 : a->dtype,
-                           a->at.shape);
+    out = oari_tensor_make_on(pool, oari_device_of(a),
+                              a->dtype == OAR_BOOL ? OAR_I64 : a->dtype,
+                              a->at.shape);
     if (out == NULL)
         return NULL;
     /* Integers are added up where the result will be; bools are i64 there. */
@@ -48,10 +50,10 @@ oar_tensor *oar_cumsum(oar_tape *tape, oar_tensor *a, int dim)
         x = oari_operands_in(&operands, &from);
         y = oari_operands_out(&operands, &to, 0);
     } else {
-        oari_copy(&to, &from);
+        operands.status = OARI_KERNEL(&to, copy, &to, &from);
     }
     if (operands.status == OAR_OK)
-        oari_cumsum(y, 0, x, dim, 0);
+        operands.status = OARI_KERNEL(y, cumsum, y, 0, x, dim, 0);
     if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
@@ -84,8 +86,7 @@ static oar_status flip_back(oari_node *node, int i, const oari_array *to,
     oari_array grad = oari_array_of(node->grad);
 
     grad.at = flipped(grad.at, node->extra.order);
-    oari_scale(to, add, &grad, 1);
-    return OAR_OK;
+    return OARI_KERNEL(to, scale, to, add, &grad, 1);
 }
 
 static const oari_op_class flip_op = { .name = "flip", .backward = flip_back };
@@ -121,13 +122,15 @@ oar_tensor *oar_flip(oar_tape *tape, oar_tensor *a, oar_dims dims)
 
     if (check_flip(tape, a, &dims) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
+    out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), a->dtype,
+                              a->at.shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     from = oari_array_of(a);
     from.at = flipped(from.at, dims);
-    oari_copy(&to, &from);
+    if (OARI_KERNEL(&to, copy, &to, &from) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_emit(tape, out,
                      &(oari_node_record){ .op = &flip_op,
                                           .inputs = 1,

@@ -8,8 +8,7 @@
 #include "autograd/record.h"
 #include "base/dtype.h"
 #include "base/status.h"
-#include "tensor/cpu/arith.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
 #include "tensor/cpu/walk.h"
 
 static oar_status masked_back(oari_node *node, int i, const oari_array *to,
@@ -38,15 +37,16 @@ static oar_status masked_back(oari_node *node, int i, const oari_array *to,
     oar_status status;
 
     if (oari_shape_equal(to->at.shape, grad.at.shape)) {
-        oari_mask_select_back(to, add, &mask, side, &grad);
-        return OAR_OK;
+        return OARI_KERNEL(to, mask_select_back, to, add, &mask, side, &grad);
     }
-    scratch = oari_tensor_make(pool, oari_row_dtype(to->dtype), grad.at.shape);
+    scratch = oari_tensor_make_on(pool, to->device, oari_row_dtype(to->dtype),
+                                  grad.at.shape);
     if (scratch == NULL)
         return OAR_E_NOMEM;
     all = oari_array_of(scratch);
-    oari_mask_select_back(&all, 0, &mask, side, &grad);
-    status = oari_sum_to(pool, to, add, &all);
+    status = OARI_KERNEL(&all, mask_select_back, &all, 0, &mask, side, &grad);
+    if (status == OAR_OK)
+        status = OARI_KERNEL(to, sum_to, pool, to, add, &all);
     oari_tensor_drop(pool, scratch);
     return status;
 }
@@ -92,14 +92,16 @@ oar_tensor *oar_where(oar_tape *tape, oar_tensor *mask, oar_tensor *a,
 
     if (check_where(tape, mask, a, b, &shape) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, shape);
+    out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), a->dtype,
+                              shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     m = oari_array_of(mask);
     x = oari_array_of(a);
     y = oari_array_of(b);
-    oari_mask_select(&to, &m, &x, &y);
+    if (OARI_KERNEL(&to, mask_select, &to, &m, &x, &y) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_emit(tape, out,
                      &(oari_node_record){ .op = &where_op,
                                           .inputs = 2,
@@ -139,15 +141,17 @@ oar_tensor *oar_where_scalar(oar_tape *tape, oar_tensor *mask, oar_tensor *a,
 
     if (check_where_scalar(tape, mask, a, number, &shape) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, shape);
+    out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), a->dtype,
+                              shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     m = oari_array_of(mask);
     x = oari_array_of(a);
-    y = (oari_array){ &element, a->dtype, oari_layout_rows(OAR_SCALAR) };
+    y = oari_host_array(&element, a->dtype, OAR_SCALAR);
     oari_fill(&y, number);
-    oari_mask_select(&to, &m, &x, &y);
+    if (OARI_KERNEL(&to, mask_select, &to, &m, &x, &y) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_emit(tape, out,
                      &(oari_node_record){ .op = &where_scalar_op,
                                           .inputs = 1,
@@ -162,9 +166,9 @@ static oar_tensor *fill_masked(oar_tape *tape, oar_tensor *a, oar_tensor *mask,
                                double value, const oari_op_class *op)
 {
     uint64_t element;
-    oari_array number = { &element, a->dtype, oari_layout_rows(OAR_SCALAR) };
-    oar_tensor *out =
-        oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
+    oari_array number = oari_host_array(&element, a->dtype, OAR_SCALAR);
+    oar_tensor *out = oari_tensor_make_on(
+        oari_tape_pool(tape), oari_device_of(a), a->dtype, a->at.shape);
     oari_array to, m, from;
 
     if (out == NULL)
@@ -173,7 +177,8 @@ static oar_tensor *fill_masked(oar_tape *tape, oar_tensor *a, oar_tensor *mask,
     m = oari_array_of(mask);
     from = oari_array_of(a);
     oari_fill(&number, value);
-    oari_mask_select(&to, &m, &number, &from);
+    if (OARI_KERNEL(&to, mask_select, &to, &m, &number, &from) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_emit(
         tape, out,
         &(oari_node_record){
@@ -219,14 +224,16 @@ static oar_tensor *keep_triangle(oar_tape *tape, oar_tensor *a,
                   oari_shape_text(a->at.shape).text);
         return NULL;
     }
-    mask = oari_tensor_make(
-        pool, OAR_BOOL,
+    mask = oari_tensor_make_on(
+        pool, oari_device_of(a), OAR_BOOL,
         OAR_SHAPE(a->at.shape.dim[last - 1], a->at.shape.dim[last]));
     if (mask == NULL)
         return NULL;
     outside = oari_array_of(mask);
-    oari_outside_triangle(&outside, op == &triu_op, diagonal);
-    out = fill_masked(tape, a, mask, 0, op);
+    out = OARI_KERNEL(&outside, outside_triangle, &outside, op == &triu_op,
+                      diagonal) == OAR_OK
+              ? fill_masked(tape, a, mask, 0, op)
+              : NULL;
     oari_tensor_drop(pool, mask);
     return out;
 }

@@ -5,7 +5,7 @@
 
 #include "autograd/ops/picked.h"
 #include "base/status.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
 
 static oar_status slice_back(oari_node *node, int i, const oari_array *to,
                              int add)
@@ -19,9 +19,8 @@ static oar_status slice_back(oari_node *node, int i, const oari_array *to,
     if (grad.at.shape.ndim < part.at.shape.ndim)
         part.at = oari_layout_drop(part.at, dim);
     if (!add)
-        oari_fill(to, 0);
-    oari_scale(&part, add, &grad, 1);
-    return OAR_OK;
+        OARI_TRY(OARI_KERNEL(to, fill, to, 0));
+    return OARI_KERNEL(&part, scale, &part, add, &grad, 1);
 }
 
 static const oari_op_class narrow_op = { .name = "narrow",

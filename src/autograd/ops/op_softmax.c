@@ -39,9 +39,9 @@ static oar_status softmax_back(oari_node *node, int i, const oari_array *to,
     const oari_array *y = oari_operands_out(&operands, &into, add);
 
     if (operands.status == OAR_OK && node->op == &softmax_op)
-        oari_softmax_back(y, add, g, r);
+        operands.status = OARI_KERNEL(y, softmax_back, y, add, g, r);
     else if (operands.status == OAR_OK)
-        oari_log_softmax_back(y, add, g, r);
+        operands.status = OARI_KERNEL(y, log_softmax_back, y, add, g, r);
     return oari_operands_finish(&operands);
 }
 
@@ -73,7 +73,7 @@ static oar_tensor *softmax_over(oar_tape *tape, oar_tensor *a, int dim,
 
     if (check_softmax(op->name, tape, a, &dim) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(pool, a->dtype, a->at.shape);
+    out = oari_tensor_make_on(pool, oari_device_of(a), a->dtype, a->at.shape);
     if (out == NULL)
         return NULL;
     to = dim_last(oari_array_of(out), dim);
@@ -81,9 +81,9 @@ static oar_tensor *softmax_over(oar_tape *tape, oar_tensor *a, int dim,
     x = oari_operands_in(&operands, &from);
     y = oari_operands_out(&operands, &to, 0);
     if (operands.status == OAR_OK && op == &softmax_op)
-        oari_softmax(y, x);
+        operands.status = OARI_KERNEL(y, softmax, y, x);
     else if (operands.status == OAR_OK)
-        oari_log_softmax(y, x);
+        operands.status = OARI_KERNEL(y, log_softmax, y, x);
     if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;

@@ -4,8 +4,7 @@
 
 #include "autograd/ops/picked.h"
 #include "base/status.h"
-#include "tensor/cpu/arith.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
 
 static const oari_op_class sort_op = { .name = "sort",
                                        .backward = oari_picked_back };
@@ -20,13 +19,17 @@ static oar_tensor *sort_rows(oari_pool *pool, oar_tensor *a, int dim,
 
     if (rows == NULL)
         return NULL;
-    scratch = oari_tensor_make(pool, OAR_U64, OAR_SHAPE(room));
+    scratch =
+        oari_tensor_make_on(pool, oari_device_of(a), OAR_U64, OAR_SHAPE(room));
     if (scratch != NULL)
-        order = oari_tensor_make(pool, OAR_I64, rows->at.shape);
+        order = oari_tensor_make_on(pool, oari_device_of(a), OAR_I64,
+                                    rows->at.shape);
     if (order != NULL) {
         to = oari_array_of(order);
         from = oari_array_of(rows);
-        oari_sort(&to, &from, descending, oar_tensor_data(scratch));
+        order = oari_settle(pool, order,
+                            OARI_KERNEL(&to, sort, &to, &from, descending,
+                                        scratch->storage->data));
     }
     oari_tensor_drop(pool, scratch);
     oari_tensor_drop(pool, rows);
@@ -44,14 +47,14 @@ static oar_tensor *put_back(oari_pool *pool, oar_tensor *order,
 
     if (order == NULL || dim == last)
         return order;
-    place = oari_tensor_make(pool, OAR_I64, a->at.shape);
+    place = oari_tensor_make_on(pool, oari_device_of(a), OAR_I64, a->at.shape);
     if (place != NULL) {
         for (int i = 0; i <= last; i++)
             back.dim[i] = i < dim ? i : i == dim ? last : i - 1;
         to = oari_array_of(place);
         from = oari_array_of(order);
         from.at = oari_layout_permute(&order->at, back);
-        oari_copy(&to, &from);
+        place = oari_settle(pool, place, OARI_KERNEL(&to, copy, &to, &from));
     }
     oari_tensor_drop(pool, order);
     return place;
@@ -71,12 +74,15 @@ oar_status oar_sort(oar_tape *tape, oar_tensor *a, int dim, int descending,
     made.dim = dim;
     made.place = put_back(pool, sort_rows(pool, a, dim, descending), a, dim);
     if (made.place != NULL)
-        made.picked = oari_tensor_make(pool, a->dtype, a->at.shape);
+        made.picked =
+            oari_tensor_make_on(pool, oari_device_of(a), a->dtype, a->at.shape);
     if (made.picked != NULL) {
         to = oari_array_of(made.picked);
         from = oari_array_of(a);
         place = oari_array_of(made.place);
-        oari_gather(&to, &from, dim, &place);
+        made.picked =
+            oari_settle(pool, made.picked,
+                        OARI_KERNEL(&to, gather, &to, &from, dim, &place));
     }
     return oari_emit_picked(tape, &made, value, index);
 }

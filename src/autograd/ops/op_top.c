@@ -38,12 +38,11 @@ oar_tensor *oari_rows_of_dim(oari_pool *pool, oar_tensor *a, int dim)
     if (dim == order.count - 1 && dtype == a->dtype &&
         oari_layout_is_rows(&a->at))
         return oar_tensor_retain(a);
-    rows = oari_tensor_make(pool, dtype, from.at.shape);
+    rows = oari_tensor_make_on(pool, from.device, dtype, from.at.shape);
     if (rows == NULL)
         return NULL;
     to = oari_array_of(rows);
-    oari_copy(&to, &from);
-    return rows;
+    return oari_settle(pool, rows, OARI_KERNEL(&to, copy, &to, &from));
 }
 
 /* With the dim back, if the results were without it. */
@@ -65,11 +64,11 @@ oar_status oari_picked_back(oari_node *node, int i, const oari_array *to,
     const oari_array *grad = oari_operands_in(&operands, &given);
     const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (operands.status == OAR_OK) {
-        if (!add)
-            oari_fill(y, 0);
-        oari_scatter_add(y, node->extra.picked.dim, &index, grad);
-    }
+    if (operands.status == OAR_OK && !add)
+        operands.status = OARI_KERNEL(y, fill, y, 0);
+    if (operands.status == OAR_OK)
+        operands.status = OARI_KERNEL(y, scatter_add, y, node->extra.picked.dim,
+                                      &index, grad);
     return oari_operands_finish(&operands);
 }
 
@@ -82,7 +81,7 @@ oar_status oari_emit_picked(oar_tape *tape, const oari_picked *made,
     if (made->picked == NULL || place == NULL) {
         oari_tensor_drop(pool, made->picked);
         oari_tensor_drop(pool, place);
-        return OAR_E_NOMEM;
+        return oar_last_error()->status; /* what made them has said it */
     }
     second = index != NULL ? oar_tensor_retain(place) : NULL;
     first = oari_emit(tape, made->picked,
@@ -104,7 +103,7 @@ oar_status oari_emit_picked(oar_tape *tape, const oari_picked *made,
 
 /* ---- argmax and argmin --------------------------------------------------- */
 
-typedef void (*find_fn)(const oari_array *to, const oari_array *a);
+typedef enum extreme { LARGEST, SMALLEST } extreme;
 
 static oar_status check_extreme(const char *name, oar_tape *tape, oar_tensor *a,
                                 int *dim)
@@ -118,7 +117,7 @@ static oar_status check_extreme(const char *name, oar_tape *tape, oar_tensor *a,
 
 /* The places, not yet given to the tape. */
 static oar_tensor *find_places(oari_pool *pool, oar_tensor *a, int dim,
-                               int keep, find_fn kernel)
+                               int keep, extreme which)
 {
     oari_layout at = keep ? oari_layout_narrow(a->at, dim, 0, 1)
                           : oari_layout_drop(a->at, dim);
@@ -127,11 +126,14 @@ static oar_tensor *find_places(oari_pool *pool, oar_tensor *a, int dim,
 
     if (rows == NULL)
         return NULL;
-    out = oari_tensor_make(pool, OAR_I64, at.shape);
+    out = oari_tensor_make_on(pool, oari_device_of(a), OAR_I64, at.shape);
     if (out != NULL) {
         to = oari_array_of(out);
         from = oari_array_of(rows);
-        kernel(&to, &from);
+        out = oari_settle(pool, out,
+                          which == LARGEST
+                              ? OARI_KERNEL(&to, argmax, &to, &from)
+                              : OARI_KERNEL(&to, argmin, &to, &from));
     }
     oari_tensor_drop(pool, rows);
     return out;
@@ -141,16 +143,16 @@ oar_tensor *oar_argmax(oar_tape *tape, oar_tensor *a, int dim, int keep)
 {
     if (check_extreme("argmax", tape, a, &dim) != OAR_OK)
         return NULL;
-    return oari_keep(
-        tape, find_places(oari_tape_pool(tape), a, dim, keep, oari_argmax));
+    return oari_keep(tape,
+                     find_places(oari_tape_pool(tape), a, dim, keep, LARGEST));
 }
 
 oar_tensor *oar_argmin(oar_tape *tape, oar_tensor *a, int dim, int keep)
 {
     if (check_extreme("argmin", tape, a, &dim) != OAR_OK)
         return NULL;
-    return oari_keep(
-        tape, find_places(oari_tape_pool(tape), a, dim, keep, oari_argmin));
+    return oari_keep(tape,
+                     find_places(oari_tape_pool(tape), a, dim, keep, SMALLEST));
 }
 
 /* ---- max and min with their index ---------------------------------------- */
@@ -165,17 +167,18 @@ static oar_tensor *gather_picked(oari_pool *pool, const oar_tensor *a, int dim,
 
     if (place == NULL)
         return NULL;
-    out = oari_tensor_make(pool, a->dtype, place->at.shape);
+    out =
+        oari_tensor_make_on(pool, oari_device_of(a), a->dtype, place->at.shape);
     if (out == NULL)
         return NULL;
     to = with_dim(out, &along);
     index = with_dim(place, &along);
-    oari_gather(&to, &from, dim, &index);
-    return out;
+    return oari_settle(pool, out,
+                       OARI_KERNEL(&to, gather, &to, &from, dim, &index));
 }
 
 static oar_status with_index(oar_tape *tape, const oari_op_class *op,
-                             find_fn kernel, oar_tensor *a, int dim, int keep,
+                             extreme which, oar_tensor *a, int dim, int keep,
                              oar_tensor **value, oar_tensor **index)
 {
     oari_pool *pool = oari_tape_pool(tape);
@@ -186,7 +189,7 @@ static oar_status with_index(oar_tape *tape, const oari_op_class *op,
         return oari_fail(OAR_E_ARG, "%s of %s: nowhere to give the values",
                          op->name, oari_shape_text(a->at.shape).text);
     made.dim = dim;
-    made.place = find_places(pool, a, dim, keep, kernel);
+    made.place = find_places(pool, a, dim, keep, which);
     made.picked = gather_picked(pool, a, dim, keep, made.place);
     return oari_emit_picked(tape, &made, value, index);
 }
@@ -197,7 +200,7 @@ oar_status oar_max_with_index(oar_tape *tape, oar_tensor *a, int dim, int keep,
     static const oari_op_class op = { .name = "max_with_index",
                                       .backward = oari_picked_back };
 
-    return with_index(tape, &op, oari_argmax, a, dim, keep, value, index);
+    return with_index(tape, &op, LARGEST, a, dim, keep, value, index);
 }
 
 oar_status oar_min_with_index(oar_tape *tape, oar_tensor *a, int dim, int keep,
@@ -206,7 +209,7 @@ oar_status oar_min_with_index(oar_tape *tape, oar_tensor *a, int dim, int keep,
     static const oari_op_class op = { .name = "min_with_index",
                                       .backward = oari_picked_back };
 
-    return with_index(tape, &op, oari_argmin, a, dim, keep, value, index);
+    return with_index(tape, &op, SMALLEST, a, dim, keep, value, index);
 }
 
 /* ---- topk ---------------------------------------------------------------- */
@@ -238,19 +241,22 @@ static oar_status compute_topk(oari_pool *pool, oar_tensor *a,
 {
     oar_dtype dtype = oari_row_dtype(a->dtype);
     oar_tensor *rows = oari_rows_of_dim(pool, a, a->at.shape.ndim - 1);
-    oar_tensor *wide = oari_tensor_make(pool, dtype, value->at.shape);
+    oar_tensor *wide =
+        oari_tensor_make_on(pool, oari_device_of(a), dtype, value->at.shape);
+    oar_status status = OAR_E_NOMEM;
     oari_array y, place, from, to = oari_array_of(value);
 
     if (rows != NULL && wide != NULL) {
         y = oari_array_of(wide);
         place = oari_array_of(index);
         from = oari_array_of(rows);
-        oari_topk(&y, &place, &from);
-        oari_copy(&to, &y);
+        status = OARI_KERNEL(&y, topk, &y, &place, &from);
+        if (status == OAR_OK)
+            status = OARI_KERNEL(&to, copy, &to, &y);
     }
     oari_tensor_drop(pool, wide);
     oari_tensor_drop(pool, rows);
-    return rows != NULL && wide != NULL ? OAR_OK : OAR_E_NOMEM;
+    return status;
 }
 
 oar_status oar_topk(oar_tape *tape, oar_tensor *a, int64_t k,
@@ -262,8 +268,8 @@ oar_status oar_topk(oar_tape *tape, oar_tensor *a, int64_t k,
 
     OARI_TRY(check_topk(tape, a, k, value, &shape));
     made.dim = shape.ndim - 1;
-    made.picked = oari_tensor_make(pool, a->dtype, shape);
-    made.place = oari_tensor_make(pool, OAR_I64, shape);
+    made.picked = oari_tensor_make_on(pool, oari_device_of(a), a->dtype, shape);
+    made.place = oari_tensor_make_on(pool, oari_device_of(a), OAR_I64, shape);
     if (made.picked != NULL && made.place != NULL &&
         compute_topk(pool, a, made.picked, made.place) != OAR_OK) {
         oari_tensor_drop(pool, made.picked);

@@ -5,7 +5,7 @@
 #include "autograd/record.h"
 #include "autograd/saved.h"
 #include "base/status.h"
-#include "tensor/cpu/arith.h"
+#include "tensor/kernel_table.h"
 
 static oar_status unary_back(oari_node *node, int i, const oari_array *to,
                              int add);
@@ -32,10 +32,9 @@ static oar_status unary_back(oari_node *node, int i, const oari_array *to,
     if (node->saved[0] != NULL)
         saved = oari_array_of(node->saved[0]);
     if (node->extra.sloped)
-        oari_binary_back(OARI_MUL, 0, to, add, &grad, &grad, &saved);
-    else
-        oari_unary_back(kind, to, add, &grad, &saved);
-    return OAR_OK;
+        return OARI_KERNEL(to, binary_back, OARI_MUL, 0, to, add, &grad, &grad,
+                           &saved);
+    return OARI_KERNEL(to, unary_back, kind, to, add, &grad, &saved);
 }
 
 /* Computes the result from the saved input. Where nothing else needs that, the
@@ -45,12 +44,14 @@ static oar_status unary_rebuild(oari_node *node, const oari_array *to)
 {
     oari_unary_kind kind = (oari_unary_kind)(node->op - unary_ops);
     oari_array from = oari_array_of(node->saved[0]);
+    const oari_kernel_table *table = oari_kernels_on(to->device);
 
-    node->extra.sloped =
-        oari_saved_alone(node, 0) && oari_unary_split(kind, to, &from);
-    if (!node->extra.sloped)
-        oari_unary(kind, to, &from);
-    return OAR_OK;
+    node->extra.sloped = oari_saved_alone(node, 0) &&
+                         table->unary_split != NULL &&
+                         table->unary_split(kind, to, &from);
+    if (node->extra.sloped)
+        return OAR_OK;
+    return OARI_KERNEL(to, unary, kind, to, &from);
 }
 
 static oar_tensor *apply_unary(oar_tape *tape, oar_tensor *a,
@@ -65,12 +66,14 @@ static oar_tensor *apply_unary(oar_tape *tape, oar_tensor *a,
         (oari_unary_on_integers(kind) ? oari_check_number(name, a)
                                       : oari_check_float(name, a)) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
+    out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), a->dtype,
+                              a->at.shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
     from = oari_array_of(a);
-    oari_unary(kind, &to, &from);
+    if (OARI_KERNEL(&to, unary, kind, &to, &from) != OAR_OK)
+        return oari_abandon(tape, out);
     return oari_emit(tape, out,
                      &(oari_node_record){
                          .op = &unary_ops[kind],

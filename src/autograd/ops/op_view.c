@@ -3,10 +3,9 @@
  * is the same view of the gradient. */
 #include <oarsong/ops.h>
 
-#include "autograd/ops/op_gpu.h"
 #include "autograd/record.h"
 #include "base/status.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/kernel_table.h"
 
 static oar_tensor *make_view(oar_tape *tape, oar_tensor *a,
                              const oari_layout *at, const oari_op_class *op,
@@ -31,8 +30,7 @@ static oar_status reshape_back(oari_node *node, int i, const oari_array *to,
     if (!add && oari_array_data(&grad) == oari_array_data(to))
         return OAR_OK; /* it has taken over the memory */
     grad.at = oari_layout_rows(to->at.shape);
-    oari_scale(to, add, &grad, 1);
-    return OAR_OK;
+    return OARI_KERNEL(to, scale, to, add, &grad, 1);
 }
 
 static const oari_op_class reshape_op = { .name = "reshape",
@@ -80,7 +78,8 @@ static oar_status fill_open_dim(const oar_tensor *a, oar_shape *shape)
 static oar_tensor *copy_rows(oar_tape *tape, const oar_tensor *a,
                              oar_shape shape)
 {
-    oar_tensor *out = oari_tensor_make(oari_tape_pool(tape), a->dtype, shape);
+    oar_tensor *out = oari_tensor_make_on(oari_tape_pool(tape),
+                                          oari_device_of(a), a->dtype, shape);
     oari_array to, from;
 
     if (out == NULL)
@@ -88,8 +87,8 @@ static oar_tensor *copy_rows(oar_tape *tape, const oar_tensor *a,
     to = oari_array_of(out);
     to.at = oari_layout_rows(a->at.shape);
     from = oari_array_of(a);
-    oari_copy(&to, &from);
-    return out;
+    return oari_settle(oari_tape_pool(tape), out,
+                       OARI_KERNEL(&to, copy, &to, &from));
 }
 
 oar_tensor *oar_reshape(oar_tape *tape, oar_tensor *a, oar_shape shape)
@@ -115,8 +114,7 @@ static oar_status transpose_back(oari_node *node, int i, const oari_array *to,
 
     grad.at = oari_layout_transpose(grad.at, node->extra.dims.d0,
                                     node->extra.dims.d1);
-    oari_scale(to, add, &grad, 1);
-    return OAR_OK;
+    return OARI_KERNEL(to, scale, to, add, &grad, 1);
 }
 
 static const oari_op_class transpose_op = { .name = "transpose",
@@ -148,8 +146,7 @@ static oar_status permute_back(oari_node *node, int i, const oari_array *to,
     oari_array grad = oari_array_of(node->grad), turned = *to;
 
     turned.at = oari_layout_permute(&to->at, node->extra.order);
-    oari_scale(&turned, add, &grad, 1);
-    return OAR_OK;
+    return OARI_KERNEL(&turned, scale, &turned, add, &grad, 1);
 }
 
 static const oari_op_class permute_op = { .name = "permute",
@@ -183,7 +180,7 @@ static oar_status expand_back(oari_node *node, int i, const oari_array *to,
 {
     oari_array grad = oari_array_of(node->grad);
 
-    return oari_sum_to(&node->tape->pool, to, add, &grad);
+    return OARI_KERNEL(to, sum_to, &node->tape->pool, to, add, &grad);
 }
 
 static const oari_op_class expand_op = { .name = "expand",
@@ -260,8 +257,6 @@ oar_tensor *oar_unsqueeze(oar_tape *tape, oar_tensor *a, int dim)
  */
 oar_tensor *oar_contiguous(oar_tape *tape, oar_tensor *a)
 {
-    if (oari_on_gpu(a))
-        return oari_contiguous_on_gpu(tape, a);
     if (oari_check_inputs("contiguous", tape, 1, &a) != OAR_OK)
         return NULL;
     if (oari_layout_is_rows(&a->at))

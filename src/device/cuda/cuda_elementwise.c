@@ -102,9 +102,9 @@ oar_status oari_cuda_assign(int device, oari_cuda_shape shape,
 
 /* ---- sums and multiples -------------------------------------------------- */
 
-oar_status oari_cuda_add(int device, oari_cuda_shape shape, oari_cuda_array to,
-                         int add, oari_cuda_array a, oari_cuda_array b,
-                         oari_cu_stream stream)
+oar_status oari_cuda_add_arrays(int device, oari_cuda_shape shape,
+                                oari_cuda_array to, int add, oari_cuda_array a,
+                                oari_cuda_array b, oari_cu_stream stream)
 {
     const oari_cuda_array *arrays[] = { &to, &a, &b };
     oari_cuda_job job = make_job(shape, arrays, 3);
@@ -116,9 +116,9 @@ oar_status oari_cuda_add(int device, oari_cuda_shape shape, oari_cuda_array to,
     return start_kernel(device, "oari_add_arrays", &job, stream);
 }
 
-oar_status oari_cuda_scale(int device, oari_cuda_shape shape,
-                           oari_cuda_array to, int add, oari_cuda_array a,
-                           double factor, oari_cu_stream stream)
+oar_status oari_cuda_scale_array(int device, oari_cuda_shape shape,
+                                 oari_cuda_array to, int add, oari_cuda_array a,
+                                 double factor, oari_cu_stream stream)
 {
     const oari_cuda_array *arrays[] = { &to, &a };
     oari_cuda_job job = make_job(shape, arrays, 2);

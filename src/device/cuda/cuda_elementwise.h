@@ -31,14 +31,14 @@ oar_status oari_cuda_assign(int device, oari_cuda_shape shape,
                             oari_cu_stream stream);
 
 /* Sets to = a + b or, with add, to += a + b; all have one dtype. */
-oar_status oari_cuda_add(int device, oari_cuda_shape shape, oari_cuda_array to,
-                         int add, oari_cuda_array a, oari_cuda_array b,
-                         oari_cu_stream stream);
+oar_status oari_cuda_add_arrays(int device, oari_cuda_shape shape,
+                                oari_cuda_array to, int add, oari_cuda_array a,
+                                oari_cuda_array b, oari_cu_stream stream);
 
 /* Sets to = factor * a or, with add, to += factor * a; both have one dtype. For
  * integers the factor is truncated. */
-oar_status oari_cuda_scale(int device, oari_cuda_shape shape,
-                           oari_cuda_array to, int add, oari_cuda_array a,
-                           double factor, oari_cu_stream stream);
+oar_status oari_cuda_scale_array(int device, oari_cuda_shape shape,
+                                 oari_cuda_array to, int add, oari_cuda_array a,
+                                 double factor, oari_cu_stream stream);
 
 #endif

@@ -31,14 +31,15 @@ OARI_TARGET_CLONES static void scale_row(const oari_walk_row *row, void *arg)
     })
 }
 
-void oari_scale(const oari_array *to, int add, const oari_array *a,
-                double factor)
+oar_status oari_scale(const oari_array *to, int add, const oari_array *a,
+                      double factor)
 {
     if (!add && factor == 1) {
         if (oari_array_data(to) != oari_array_data(a))
             oari_copy(to, a);
-        return;
+        return OAR_OK;
     }
     oari_walk_flat(to->at.shape, 2, (const oari_array *[]){ to, a }, add,
                    scale_row, &(job){ oari_row_dtype(to->dtype), add, factor });
+    return OAR_OK;
 }

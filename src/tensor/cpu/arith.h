@@ -29,8 +29,8 @@ typedef enum oari_unary_saves {
 
 oari_unary_saves oari_unary_saved(oari_unary_kind kind);
 int oari_unary_on_integers(oari_unary_kind kind);
-void oari_unary(oari_unary_kind kind, const oari_array *to,
-                const oari_array *a);
+oar_status oari_unary(oari_unary_kind kind, const oari_array *to,
+                      const oari_array *a);
 /* Sets `to` to the function of x, and x to its slope there, in one pass.
  * Returns 0, and does nothing, if for this kind and dtype that is no quicker
  * than two passes or gives other bits. Both arrays are row-major. */
@@ -38,8 +38,8 @@ int oari_unary_split(oari_unary_kind kind, const oari_array *to,
                      const oari_array *x);
 
 /* to (+)= grad times the slope. saved is grad where nothing was saved. */
-void oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
-                     const oari_array *grad, const oari_array *saved);
+oar_status oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
+                           const oari_array *grad, const oari_array *saved);
 
 /* ---- binary.c: inputs broadcast to `to` ---------------------------------- */
 
@@ -54,14 +54,15 @@ typedef enum oari_binary_kind {
     OARI_BINARY_COUNT
 } oari_binary_kind;
 
-void oari_binary(oari_binary_kind kind, const oari_array *to,
-                 const oari_array *a, const oari_array *b);
+oar_status oari_binary(oari_binary_kind kind, const oari_array *to,
+                       const oari_array *a, const oari_array *b);
 
 /* to (+)= the gradient of input `side` in the shape of grad, not yet summed
  * over what was broadcast. What the kind does not need may be grad itself. */
-void oari_binary_back(oari_binary_kind kind, int side, const oari_array *to,
-                      int add, const oari_array *grad, const oari_array *a,
-                      const oari_array *b);
+oar_status oari_binary_back(oari_binary_kind kind, int side,
+                            const oari_array *to, int add,
+                            const oari_array *grad, const oari_array *a,
+                            const oari_array *b);
 
 /* Returns whether an integer array has elements that are zero or negative. */
 typedef struct oari_signs {
@@ -90,12 +91,12 @@ typedef enum oari_scalar_kind {
     OARI_SCALAR_COUNT
 } oari_scalar_kind;
 
-void oari_scalar(oari_scalar_kind kind, const oari_array *to,
-                 const oari_array *a, const double *number);
+oar_status oari_scalar(oari_scalar_kind kind, const oari_array *to,
+                       const oari_array *a, const double *number);
 /* saved is the input. Not of OARI_SHIFT, whose slope is 1. */
-void oari_scalar_back(oari_scalar_kind kind, const oari_array *to, int add,
-                      const oari_array *grad, const oari_array *saved,
-                      const double *number);
+oar_status oari_scalar_back(oari_scalar_kind kind, const oari_array *to,
+                            int add, const oari_array *grad,
+                            const oari_array *saved, const double *number);
 
 /* ---- compare.c: `to` is bool --------------------------------------------- */
 
@@ -109,20 +110,21 @@ typedef enum oari_compare_kind {
     OARI_COMPARE_COUNT
 } oari_compare_kind;
 
-void oari_compare(oari_compare_kind kind, const oari_array *to,
-                  const oari_array *a, const oari_array *b);
+oar_status oari_compare(oari_compare_kind kind, const oari_array *to,
+                        const oari_array *a, const oari_array *b);
 
 /* ---- select.c: mask is bool; everything broadcasts to `to` --------------- */
 
 /* a where mask is set, else b. Any dtype. */
-void oari_mask_select(const oari_array *to, const oari_array *mask,
-                      const oari_array *a, const oari_array *b);
+oar_status oari_mask_select(const oari_array *to, const oari_array *mask,
+                            const oari_array *a, const oari_array *b);
 /* to (+)= grad where mask is `side`, else 0. Floats. */
-void oari_mask_select_back(const oari_array *to, int add,
-                           const oari_array *mask, int side,
-                           const oari_array *grad);
+oar_status oari_mask_select_back(const oari_array *to, int add,
+                                 const oari_array *mask, int side,
+                                 const oari_array *grad);
 /* Sets a row-major bool matrix outside its lower (or upper) triangle. */
-void oari_outside_triangle(const oari_array *to, int upper, int64_t diagonal);
+oar_status oari_outside_triangle(const oari_array *to, int upper,
+                                 int64_t diagonal);
 
 /* ---- reduce_dims.c ------------------------------------------------------
  * `to` is row-major and has a's dims, those reduced with size 1 (or, where it
@@ -143,8 +145,8 @@ typedef enum oari_reduce_kind {
 oar_dtype oari_sums_dtype(oari_reduce_kind kind, oar_dtype dtype);
 
 /* Reduces a into sums, which is of that dtype and holds what to start from. */
-void oari_reduce_into(oari_reduce_kind kind, const oari_array *sums,
-                      const oari_array *a);
+oar_status oari_reduce_into(oari_reduce_kind kind, const oari_array *sums,
+                            const oari_array *a);
 
 /* Floats are summed and multiplied in f64, and with factor at the end; integers
  * wrap. max and min of floats are NaN if one of them is. */
@@ -163,18 +165,19 @@ oar_status oari_prod_back(oari_pool *pool, const oari_array *to, int add,
 oar_status oari_var(oari_pool *pool, const oari_array *to,
                     const oari_array *mean, const oari_array *a,
                     double divisor);
-void oari_var_back(const oari_array *to, int add, const oari_array *grad,
-                   const oari_array *a, const oari_array *mean, double divisor);
+oar_status oari_var_back(const oari_array *to, int add, const oari_array *grad,
+                         const oari_array *a, const oari_array *mean,
+                         double divisor);
 
 /* ---- top.c: a is row-major, no half -------------------------------------- */
 
 /* Where the first largest of each row is, or the first smallest; a NaN is both.
  * `to` is i64. */
-void oari_argmax(const oari_array *to, const oari_array *a);
-void oari_argmin(const oari_array *to, const oari_array *a);
+oar_status oari_argmax(const oari_array *to, const oari_array *a);
+oar_status oari_argmin(const oari_array *to, const oari_array *a);
 /* The largest of each row in order; value and index are row-major [.., k]. */
-void oari_topk(const oari_array *value, const oari_array *index,
-               const oari_array *a);
+oar_status oari_topk(const oari_array *value, const oari_array *index,
+                     const oari_array *a);
 
 /* ---- sort.c: a is row-major, no half ------------------------------------- */
 
@@ -182,26 +185,26 @@ void oari_topk(const oari_array *value, const oari_array *index,
 int64_t oari_sort_scratch(int64_t width);
 /* Where the elements of each row were before they are sorted: index is i64 and
  * row-major. Equal ones keep their order; NaN is largest. */
-void oari_sort(const oari_array *index, const oari_array *a, int descending,
-               uint64_t *scratch);
+oar_status oari_sort(const oari_array *index, const oari_array *a,
+                     int descending, uint64_t *scratch);
 
 /* ---- scan.c: row-major, no half ------------------------------------------ */
 
 /* Sums along dim from its start, or from its end. Floats are added in f64;
  * integers wrap, and are never added to `to`. */
-void oari_cumsum(const oari_array *to, int add, const oari_array *a, int dim,
-                 int from_end);
+oar_status oari_cumsum(const oari_array *to, int add, const oari_array *a,
+                       int dim, int from_end);
 
 /* ---- index.c: index is i64 and in range ---------------------------------- */
 
-void oari_index_select(const oari_array *to, const oari_array *a, int dim,
-                       const oari_array *index);
+oar_status oari_index_select(const oari_array *to, const oari_array *a, int dim,
+                             const oari_array *index);
 /* to += grad at the places it was picked from. No halves. */
-void oari_index_add(const oari_array *to, int dim, const oari_array *index,
-                    const oari_array *grad);
-void oari_gather(const oari_array *to, const oari_array *a, int dim,
-                 const oari_array *index);
-void oari_scatter_add(const oari_array *to, int dim, const oari_array *index,
-                      const oari_array *source);
+oar_status oari_index_add(const oari_array *to, int dim,
+                          const oari_array *index, const oari_array *grad);
+oar_status oari_gather(const oari_array *to, const oari_array *a, int dim,
+                       const oari_array *index);
+oar_status oari_scatter_add(const oari_array *to, int dim,
+                            const oari_array *index, const oari_array *source);
 
 #endif

@@ -51,8 +51,8 @@ static void pow_row(const oari_walk_row *row, void *arg)
     })
 }
 
-void oari_binary(oari_binary_kind kind, const oari_array *to,
-                 const oari_array *a, const oari_array *b)
+oar_status oari_binary(oari_binary_kind kind, const oari_array *to,
+                       const oari_array *a, const oari_array *b)
 {
     static const oari_walk_fn rows[OARI_BINARY_COUNT] = {
         [OARI_ADD] = add_row,         [OARI_SUB] = sub_row,
@@ -64,6 +64,7 @@ void oari_binary(oari_binary_kind kind, const oari_array *to,
 
     oari_walk_flat(to->at.shape, 3, (const oari_array *[]){ to, a, b }, 0,
                    rows[kind], &dtype);
+    return OAR_OK;
 }
 
 /* ---- backward: A is the gradient, B and C the inputs --------------------- */
@@ -112,9 +113,10 @@ BACK_ROW(maximum_right, SHARE(C > B, B == C))
 BACK_ROW(pow_left, C == 0 ? (T)0 : A * C * POW(B, C - 1))
 BACK_ROW(pow_right, B == 0 && C >= 0 ? (T)0 : A * POW(B, C) * LOG(B))
 
-void oari_binary_back(oari_binary_kind kind, int side, const oari_array *to,
-                      int add, const oari_array *grad, const oari_array *a,
-                      const oari_array *b)
+oar_status oari_binary_back(oari_binary_kind kind, int side,
+                            const oari_array *to, int add,
+                            const oari_array *grad, const oari_array *a,
+                            const oari_array *b)
 {
     static const oari_walk_fn rows[OARI_BINARY_COUNT][2] = {
         [OARI_ADD] = { pass_back, pass_back },
@@ -129,6 +131,7 @@ void oari_binary_back(oari_binary_kind kind, int side, const oari_array *to,
 
     oari_walk_flat(to->at.shape, 4, (const oari_array *[]){ to, grad, a, b },
                    add, rows[kind][side], &j);
+    return OAR_OK;
 }
 
 /* ---- what integers cannot be asked --------------------------------------- */

@@ -33,8 +33,8 @@ LOGICAL_ROW(and, A != 0 && B != 0)
 LOGICAL_ROW(or, A != 0 || B != 0)
 LOGICAL_ROW(xor, (A != 0) != (B != 0))
 
-void oari_compare(oari_compare_kind kind, const oari_array *to,
-                  const oari_array *a, const oari_array *b)
+oar_status oari_compare(oari_compare_kind kind, const oari_array *to,
+                        const oari_array *a, const oari_array *b)
 {
     static const oari_walk_fn rows[OARI_COMPARE_COUNT] = {
 #define X(name) [OARI_COMPARE_##name] = name##_row,
@@ -47,4 +47,5 @@ void oari_compare(oari_compare_kind kind, const oari_array *to,
         dtype = OAR_U8;
     oari_walk_flat(to->at.shape, 3, (const oari_array *[]){ to, a, b }, 0,
                    rows[kind], &dtype);
+    return OAR_OK;
 }

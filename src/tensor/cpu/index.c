@@ -16,8 +16,8 @@ static int64_t index_at(const oari_array *index, int64_t i)
     return number[i * index->at.stride[0]];
 }
 
-void oari_index_select(const oari_array *to, const oari_array *a, int dim,
-                       const oari_array *index)
+oar_status oari_index_select(const oari_array *to, const oari_array *a, int dim,
+                             const oari_array *index)
 {
     oari_around s = oari_shape_around(a->at.shape, dim);
     size_t bytes = (size_t)s.after * oar_dtype_size(a->dtype);
@@ -27,23 +27,24 @@ void oari_index_select(const oari_array *to, const oari_array *a, int dim,
     oari_array part = *to, from = *a;
 
     if (oari_shape_count(to->at.shape) == 0)
-        return;
+        return OAR_OK;
     if (oari_layout_is_rows(&a->at)) {
         for (int64_t b = 0; b < s.before; b++)
             for (int64_t i = 0; i < picks; i++, y += bytes)
                 memcpy(y, x + (size_t)(b * s.at + index_at(index, i)) * bytes,
                        bytes);
-        return;
+        return OAR_OK;
     }
     for (int64_t i = 0; i < picks; i++) {
         part.at = oari_layout_narrow(to->at, dim, i, 1);
         from.at = oari_layout_narrow(a->at, dim, index_at(index, i), 1);
         oari_copy(&part, &from);
     }
+    return OAR_OK;
 }
 
-void oari_index_add(const oari_array *to, int dim, const oari_array *index,
-                    const oari_array *grad)
+oar_status oari_index_add(const oari_array *to, int dim,
+                          const oari_array *index, const oari_array *grad)
 {
     oari_around s = oari_shape_around(to->at.shape, dim);
     int64_t picks = grad->at.shape.dim[dim];
@@ -58,6 +59,7 @@ void oari_index_add(const oari_array *to, int dim, const oari_array *index,
                     y[k] += g[k];
             }
     })
+    return OAR_OK;
 }
 
 /* ---- single elements ----------------------------------------------------- */
@@ -92,14 +94,15 @@ static void gather_row(const oari_walk_row *row, void *arg)
     })
 }
 
-void oari_gather(const oari_array *to, const oari_array *a, int dim,
-                 const oari_array *index)
+oar_status oari_gather(const oari_array *to, const oari_array *a, int dim,
+                       const oari_array *index)
 {
     oari_array from = flatten_dim(a, dim, index);
     job j = { a->dtype, a->at.stride[dim] };
 
     oari_walk(index->at.shape, 3, (const oari_array *[]){ to, index, &from },
               gather_row, &j);
+    return OAR_OK;
 }
 
 static void scatter_row(const oari_walk_row *row, void *arg)
@@ -117,12 +120,13 @@ static void scatter_row(const oari_walk_row *row, void *arg)
     })
 }
 
-void oari_scatter_add(const oari_array *to, int dim, const oari_array *index,
-                      const oari_array *source)
+oar_status oari_scatter_add(const oari_array *to, int dim,
+                            const oari_array *index, const oari_array *source)
 {
     oari_array into = flatten_dim(to, dim, index);
     job j = { to->dtype, to->at.stride[dim] };
 
     oari_walk(index->at.shape, 3,
               (const oari_array *[]){ &into, index, source }, scatter_row, &j);
+    return OAR_OK;
 }

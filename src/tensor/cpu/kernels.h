@@ -13,8 +13,8 @@
 /* ---- tensor_copy.c: any dtype, any strides ------------------------------- */
 
 /* Converts where the dtypes differ. Same shape. */
-void oari_copy(const oari_array *to, const oari_array *from);
-void oari_fill(const oari_array *to, double value);
+oar_status oari_copy(const oari_array *to, const oari_array *from);
+oar_status oari_fill(const oari_array *to, double value);
 
 /* ---- random.c: numbers first .. first+count-1 of the row of a seed ------- */
 
@@ -26,14 +26,15 @@ void oari_fill_normal(void *to, oar_dtype dtype, int64_t first, int64_t count,
 /* ---- accumulate.c: the input broadcasts to `to` -------------------------- */
 
 /* to (+)= factor * a; for integers a whole factor. `to` may be a. */
-void oari_scale(const oari_array *to, int add, const oari_array *a,
-                double factor);
+oar_status oari_scale(const oari_array *to, int add, const oari_array *a,
+                      double factor);
 
 /* ---- sum_to.c ------------------------------------------------------------ */
 
 /* to, one element, = factor times the sum of all of a. Floats are summed in
  * f64; integers wrap, and factor is for floats only. */
-void oari_sum_all(const oari_array *to, const oari_array *a, double factor);
+oar_status oari_sum_all(const oari_array *to, const oari_array *a,
+                        double factor);
 
 /* Sums a over the dims that `to` was broadcast along: what the gradient of a
  * broadcast is. Floats, summed in f64; a half `to` takes an f32 a too. */

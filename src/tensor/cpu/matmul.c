@@ -191,11 +191,12 @@ static oari_array matrix_at(const oari_walk_row *row, int k, int64_t i,
     int r = at->shape.ndim - 2, c = r + 1;
     int64_t bytes = (int64_t)oar_dtype_size(like->dtype);
 
-    return (
-        oari_array){ (char *)row->data[k] + i * row->stride[k] * bytes,
-                     like->dtype,
-                     { .shape = OAR_SHAPE(at->shape.dim[r], at->shape.dim[c]),
-                       .stride = { at->stride[r], at->stride[c] } } };
+    return (oari_array){
+        .data = (char *)row->data[k] + i * row->stride[k] * bytes,
+        .dtype = like->dtype,
+        .at = { .shape = OAR_SHAPE(at->shape.dim[r], at->shape.dim[c]),
+                .stride = { at->stride[r], at->stride[c] } }
+    };
 }
 
 static void multiply_row(const oari_walk_row *row, void *arg)

@@ -134,8 +134,8 @@ oar_dtype oari_sums_dtype(oari_reduce_kind kind, oar_dtype dtype)
     return oari_dtype_is_float(dtype) ? OAR_F64 : OAR_U64;
 }
 
-void oari_reduce_into(oari_reduce_kind kind, const oari_array *sums,
-                      const oari_array *a)
+oar_status oari_reduce_into(oari_reduce_kind kind, const oari_array *sums,
+                            const oari_array *a)
 {
     static const oari_walk_fn rows[OARI_REDUCE_COUNT] = {
         [OARI_REDUCE_SUM] = sum_row, [OARI_REDUCE_PROD] = prod_row,
@@ -147,6 +147,7 @@ void oari_reduce_into(oari_reduce_kind kind, const oari_array *sums,
 
     oari_walk_into(a->at.shape, 2, (const oari_array *[]){ sums, a },
                    rows[kind_on(kind, a->dtype)], &dtype);
+    return OAR_OK;
 }
 
 /* An array of sums, each holding `first`; NULL if there is no memory. */
@@ -362,11 +363,13 @@ OARI_TARGET_CLONES static void var_back_row(const oari_walk_row *row, void *arg)
     })
 }
 
-void oari_var_back(const oari_array *to, int add, const oari_array *grad,
-                   const oari_array *a, const oari_array *mean, double divisor)
+oar_status oari_var_back(const oari_array *to, int add, const oari_array *grad,
+                         const oari_array *a, const oari_array *mean,
+                         double divisor)
 {
     back j = { oari_row_dtype(to->dtype), add, 2 / divisor };
 
     oari_walk_flat(to->at.shape, 4, (const oari_array *[]){ to, grad, a, mean },
                    add, var_back_row, &j);
+    return OAR_OK;
 }

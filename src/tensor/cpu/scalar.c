@@ -92,8 +92,8 @@ OARI_TARGET_CLONES static void leaky_relu_row(const oari_walk_row *row,
     })
 }
 
-void oari_scalar(oari_scalar_kind kind, const oari_array *to,
-                 const oari_array *a, const double *number)
+oar_status oari_scalar(oari_scalar_kind kind, const oari_array *to,
+                       const oari_array *a, const double *number)
 {
     static const oari_walk_fn rows[OARI_SCALAR_COUNT] = {
         [OARI_SHIFT] = shift_row,
@@ -105,6 +105,7 @@ void oari_scalar(oari_scalar_kind kind, const oari_array *to,
 
     oari_walk_flat(to->at.shape, 2, (const oari_array *[]){ to, a }, 0,
                    rows[kind], &j);
+    return OAR_OK;
 }
 
 /* ---- backward: A is the gradient, B the input ---------------------------- */
@@ -157,9 +158,9 @@ OARI_TARGET_CLONES static void leaky_relu_back(const oari_walk_row *row,
     })
 }
 
-void oari_scalar_back(oari_scalar_kind kind, const oari_array *to, int add,
-                      const oari_array *grad, const oari_array *saved,
-                      const double *number)
+oar_status oari_scalar_back(oari_scalar_kind kind, const oari_array *to,
+                            int add, const oari_array *grad,
+                            const oari_array *saved, const double *number)
 {
     static const oari_walk_fn rows[OARI_SCALAR_COUNT] = {
         [OARI_POWER] = power_back,
@@ -170,4 +171,5 @@ void oari_scalar_back(oari_scalar_kind kind, const oari_array *to, int add,
 
     oari_walk_flat(to->at.shape, 3, (const oari_array *[]){ to, grad, saved },
                    add, rows[kind], &j);
+    return OAR_OK;
 }

@@ -46,8 +46,9 @@ enum { COLUMNS = 64 };
             SUM_COLUMNS(R, y, x, s, by, GIVE) \
     } while (0)
 
-OARI_TARGET_CLONES void oari_cumsum(const oari_array *to, int add,
-                                    const oari_array *a, int dim, int from_end)
+OARI_TARGET_CLONES oar_status oari_cumsum(const oari_array *to, int add,
+                                          const oari_array *a, int dim,
+                                          int from_end)
 {
     const oari_around s = oari_shape_around(to->at.shape, dim);
     const int64_t by = from_end ? -1 : 1;
@@ -65,4 +66,5 @@ OARI_TARGET_CLONES void oari_cumsum(const oari_array *to, int add,
         const T *x = oari_array_data(a);
         SUM_ALONG(uint64_t, y, x, s, by, STORE);
     })
+    return OAR_OK;
 }

@@ -23,8 +23,8 @@ static oari_array bits_of(const oari_array *a)
     return bits;
 }
 
-void oari_mask_select(const oari_array *to, const oari_array *mask,
-                      const oari_array *a, const oari_array *b)
+oar_status oari_mask_select(const oari_array *to, const oari_array *mask,
+                            const oari_array *a, const oari_array *b)
 {
     oari_array y = bits_of(to), yes = bits_of(a), no = bits_of(b);
     size_t bytes = oar_dtype_size(to->dtype);
@@ -32,6 +32,7 @@ void oari_mask_select(const oari_array *to, const oari_array *mask,
     oari_walk_flat(to->at.shape, 4,
                    (const oari_array *[]){ &y, mask, &yes, &no }, 0, where_row,
                    &bytes);
+    return OAR_OK;
 }
 
 typedef struct back {
@@ -53,17 +54,19 @@ OARI_TARGET_CLONES static void where_back_row(const oari_walk_row *row,
     })
 }
 
-void oari_mask_select_back(const oari_array *to, int add,
-                           const oari_array *mask, int side,
-                           const oari_array *grad)
+oar_status oari_mask_select_back(const oari_array *to, int add,
+                                 const oari_array *mask, int side,
+                                 const oari_array *grad)
 {
     back j = { oari_row_dtype(to->dtype), add, side };
 
     oari_walk_flat(to->at.shape, 3, (const oari_array *[]){ to, grad, mask },
                    add, where_back_row, &j);
+    return OAR_OK;
 }
 
-void oari_outside_triangle(const oari_array *to, int upper, int64_t diagonal)
+oar_status oari_outside_triangle(const oari_array *to, int upper,
+                                 int64_t diagonal)
 {
     int64_t rows = to->at.shape.dim[0], columns = to->at.shape.dim[1];
     uint8_t *y = oari_array_data(to);
@@ -71,4 +74,5 @@ void oari_outside_triangle(const oari_array *to, int upper, int64_t diagonal)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++)
             y[r * columns + c] = upper ? c - r < diagonal : c - r > diagonal;
+    return OAR_OK;
 }

@@ -117,8 +117,8 @@ int64_t oari_sort_scratch(int64_t width)
     return 2 * width * (int64_t)(sizeof(entry) / sizeof(uint64_t));
 }
 
-void oari_sort(const oari_array *index, const oari_array *a, int descending,
-               uint64_t *scratch)
+oar_status oari_sort(const oari_array *index, const oari_array *a,
+                     int descending, uint64_t *scratch)
 {
     int64_t width = a->at.shape.dim[a->at.shape.ndim - 1];
     int64_t rows = width > 0 ? oari_shape_count(a->at.shape) / width : 0;
@@ -136,4 +136,5 @@ void oari_sort(const oari_array *index, const oari_array *a, int descending,
         for (int64_t i = 0; i < width; i++)
             place[i] = sorted[i].place;
     }
+    return OAR_OK;
 }

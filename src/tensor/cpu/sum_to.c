@@ -9,19 +9,21 @@
 
 enum { COLUMNS = 64 };
 
-void oari_sum_all(const oari_array *to, const oari_array *a, double factor)
+oar_status oari_sum_all(const oari_array *to, const oari_array *a,
+                        double factor)
 {
     union {
         double real;
         uint64_t whole;
     } total = { 0 };
     oar_dtype dtype = oari_sums_dtype(OARI_REDUCE_SUM, a->dtype);
-    oari_array sum = { &total, dtype, oari_layout_rows(OAR_SCALAR) };
+    oari_array sum = oari_host_array(&total, dtype, OAR_SCALAR);
 
     oari_reduce_into(OARI_REDUCE_SUM, &sum, a);
     if (dtype == OAR_F64)
         total.real *= factor;
     oari_convert(oari_array_data(to), to->dtype, &total, dtype, 1);
+    return OAR_OK;
 }
 
 /* to [width] (+)= the column sums of a, row-major: what a bias gradient is. */

@@ -33,14 +33,16 @@ static int64_t row_count(const oari_array *a, int64_t width)
         })                                                            \
     } while (0)
 
-void oari_argmax(const oari_array *to, const oari_array *a)
+oar_status oari_argmax(const oari_array *to, const oari_array *a)
 {
     FIND_FIRST(to, a, ABOVE);
+    return OAR_OK;
 }
 
-void oari_argmin(const oari_array *to, const oari_array *a)
+oar_status oari_argmin(const oari_array *to, const oari_array *a)
 {
     FIND_FIRST(to, a, BELOW);
+    return OAR_OK;
 }
 
 /* Keeps value[0 .. kept) in order: puts x, at place i of its row, where it
@@ -57,8 +59,8 @@ void oari_argmin(const oari_array *to, const oari_array *a)
         (index)[at_] = i;                               \
     } while (0)
 
-void oari_topk(const oari_array *value, const oari_array *index,
-               const oari_array *a)
+oar_status oari_topk(const oari_array *value, const oari_array *index,
+                     const oari_array *a)
 {
     int last = a->at.shape.ndim - 1;
     int64_t width = a->at.shape.dim[last], k = value->at.shape.dim[last];
@@ -75,4 +77,5 @@ void oari_topk(const oari_array *value, const oari_array *index,
                     INSERT(y, place, kept, k, x[i], i);
         }
     })
+    return OAR_OK;
 }

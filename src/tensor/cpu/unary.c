@@ -93,7 +93,8 @@ static void gelu_row(const oari_walk_row *row, void *arg)
 TURNED_ROW(sin)
 TURNED_ROW(cos)
 
-void oari_unary(oari_unary_kind kind, const oari_array *to, const oari_array *a)
+oar_status oari_unary(oari_unary_kind kind, const oari_array *to,
+                      const oari_array *a)
 {
     static const oari_walk_fn rows[OARI_UNARY_COUNT] = {
 #define X(name) [OARI_UNARY_##name] = name##_row,
@@ -104,6 +105,7 @@ void oari_unary(oari_unary_kind kind, const oari_array *to, const oari_array *a)
 
     oari_walk_flat(to->at.shape, 2, (const oari_array *[]){ to, a }, 0,
                    rows[kind], &dtype);
+    return OAR_OK;
 }
 
 int oari_unary_on_integers(oari_unary_kind kind)
@@ -195,8 +197,8 @@ oari_unary_saves oari_unary_saved(oari_unary_kind kind)
     }
 }
 
-void oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
-                     const oari_array *grad, const oari_array *saved)
+oar_status oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
+                           const oari_array *grad, const oari_array *saved)
 {
     static const oari_walk_fn rows[OARI_UNARY_COUNT] = {
 #define X(name) [OARI_UNARY_##name] = name##_back,
@@ -207,6 +209,7 @@ void oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
 
     oari_walk_flat(to->at.shape, 3, (const oari_array *[]){ to, grad, saved },
                    add, rows[kind], &j);
+    return OAR_OK;
 }
 
 /* ---- value and slope at once --------------------------------------------- */

@@ -426,7 +426,7 @@ static block block_at(const oari_attention *a, int64_t outer, int64_t head,
                     .keys = seen_keys(a, first + rows - 1) };
 }
 
-void oari_attend(const oari_attention *a)
+oar_status oari_attend(const oari_attention *a)
 {
     for (int64_t o = 0; o < a->outer; o++)
         for (int64_t h = 0; h < a->heads; h++) {
@@ -440,6 +440,7 @@ void oari_attend(const oari_attention *a)
                 forward_block(&b);
             }
         }
+    return OAR_OK;
 }
 
 /* Sets the gradient rows of keys from `first` on to zero. */
@@ -475,9 +476,10 @@ static void backward_head(const oari_attention *a, int64_t outer, int64_t head)
     }
 }
 
-void oari_attend_back(const oari_attention *a)
+oar_status oari_attend_back(const oari_attention *a)
 {
     for (int64_t o = 0; o < a->outer; o++)
         for (int64_t h = 0; h < a->heads; h++)
             backward_head(a, o, h);
+    return OAR_OK;
 }

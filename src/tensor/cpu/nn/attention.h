@@ -47,7 +47,7 @@ typedef struct oari_attention {
 int oari_head_strides_of(const oari_array *a, oari_head_strides *strip);
 
 int64_t oari_attend_scratch(const oari_attention *a);
-void oari_attend(const oari_attention *a);
-void oari_attend_back(const oari_attention *a);
+oar_status oari_attend(const oari_attention *a);
+oar_status oari_attend_back(const oari_attention *a);
 
 #endif

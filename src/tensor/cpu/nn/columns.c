@@ -13,8 +13,8 @@ enum { COLUMNS = 64, ROWS = 32 };
         for (int64_t k_ = 0; k_ < (n); k_++) \
             sum[k_] += (from)[i_ * (width) + k_];
 
-OARI_TARGET_CLONES void oari_sum_columns(const oari_array *to, int add,
-                                         const oari_array *a)
+OARI_TARGET_CLONES oar_status oari_sum_columns(const oari_array *to, int add,
+                                               const oari_array *a)
 {
     oari_rows r = oari_rows_of(a->at.shape);
 
@@ -39,10 +39,11 @@ OARI_TARGET_CLONES void oari_sum_columns(const oari_array *to, int add,
                 y[c + k] = (T)total[k] + (add ? y[c + k] : (T)0);
         }
     })
+    return OAR_OK;
 }
 
-OARI_TARGET_CLONES void oari_sum_channels(const oari_array *to, int add,
-                                          const oari_array *a)
+OARI_TARGET_CLONES oar_status oari_sum_channels(const oari_array *to, int add,
+                                                const oari_array *a)
 {
     int64_t channels = to->at.shape.dim[0], images = a->at.shape.dim[0];
     int64_t count = oari_shape_count(a->at.shape);
@@ -59,6 +60,7 @@ OARI_TARGET_CLONES void oari_sum_channels(const oari_array *to, int add,
             y[c] = (T)sum + (add ? y[c] : (T)0);
         }
     })
+    return OAR_OK;
 }
 
 void oari_store_sums(const oari_array *to, const double *sum, int64_t count)

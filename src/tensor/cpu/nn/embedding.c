@@ -6,8 +6,8 @@
 #include "tensor/cpu/nn/nn_kernels.h"
 #include "tensor/cpu/target_clones.h"
 
-void oari_pick_rows(const oari_array *to, const oari_array *table,
-                    const oari_array *index)
+oar_status oari_pick_rows(const oari_array *to, const oari_array *table,
+                          const oari_array *index)
 {
     const int64_t *at = oari_array_data(index);
     size_t bytes = (size_t)table->at.shape.dim[1] * oar_dtype_size(to->dtype);
@@ -20,11 +20,13 @@ void oari_pick_rows(const oari_array *to, const oari_array *table,
             memcpy(y, from + (size_t)at[i] * bytes, bytes);
         else
             memset(y, 0, bytes);
+    return OAR_OK;
 }
 
-OARI_TARGET_CLONES void oari_add_rows(const oari_array *to, int add,
-                                      const oari_array *grad,
-                                      const oari_array *index, int64_t skip)
+OARI_TARGET_CLONES oar_status oari_add_rows(const oari_array *to, int add,
+                                            const oari_array *grad,
+                                            const oari_array *index,
+                                            int64_t skip)
 {
     const int64_t *at = oari_array_data(index);
     int64_t width = to->at.shape.dim[1];
@@ -43,4 +45,5 @@ OARI_TARGET_CLONES void oari_add_rows(const oari_array *to, int add,
                 row[k] += g[k];
         }
     })
+    return OAR_OK;
 }

@@ -152,8 +152,9 @@ static void drop_run(const oari_array *to, int add, const oari_array *a,
     })
 }
 
-void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,
-                  uint64_t seed, int64_t first, const int64_t *stride)
+oar_status oari_dropout(const oari_array *to, int add, const oari_array *a,
+                        double p, uint64_t seed, int64_t first,
+                        const int64_t *stride)
 {
     const oar_shape *s = &to->at.shape;
     int64_t count = oari_shape_count(*s), run = 1, step[OAR_MAX_DIMS] = { 0 };
@@ -173,4 +174,5 @@ void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,
         while (dim >= 0 && ++step[dim] == s->dim[dim])
             step[dim--] = 0;
     }
+    return OAR_OK;
 }

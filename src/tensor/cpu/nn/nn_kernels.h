@@ -22,12 +22,13 @@ static inline void *oari_data_or_null(const oari_array *a)
 /* ---- softmax.c: over the last dim ---------------------------------------- */
 
 /* `to` may be a, in backward grad. */
-void oari_softmax(const oari_array *to, const oari_array *a);
-void oari_softmax_back(const oari_array *to, int add, const oari_array *grad,
-                       const oari_array *result);
-void oari_log_softmax(const oari_array *to, const oari_array *a);
-void oari_log_softmax_back(const oari_array *to, int add,
-                           const oari_array *grad, const oari_array *result);
+oar_status oari_softmax(const oari_array *to, const oari_array *a);
+oar_status oari_softmax_back(const oari_array *to, int add,
+                             const oari_array *grad, const oari_array *result);
+oar_status oari_log_softmax(const oari_array *to, const oari_array *a);
+oar_status oari_log_softmax_back(const oari_array *to, int add,
+                                 const oari_array *grad,
+                                 const oari_array *result);
 
 /* ---- loss.c -------------------------------------------------------------- */
 
@@ -91,8 +92,9 @@ void oari_entropy_part_back(const oari_entropy_part *p, const oari_array *to,
 /* to (+)= a where kept, divided by 1 - p; zero elsewhere. `to` may be a. The
  * number drawn for an element is that of its position: first, and stride for
  * each step along a dim. */
-void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,
-                  uint64_t seed, int64_t first, const int64_t *stride);
+oar_status oari_dropout(const oari_array *to, int add, const oari_array *a,
+                        double p, uint64_t seed, int64_t first,
+                        const int64_t *stride);
 
 /* ---- pair_loss.c: numbers of a against those of b ------------------------ */
 
@@ -126,15 +128,16 @@ void oari_pair_loss_back(const oari_pairs *p, int by_b, const oari_array *to,
 
 /* mean and rstd get one number per row. mean NULL: of the root of the mean
  * square, without a centre. weight and bias may be NULL. */
-void oari_layer_norm(const oari_array *to, const oari_array *mean,
-                     const oari_array *rstd, const oari_array *x,
-                     const oari_array *weight, const oari_array *bias,
-                     double eps);
+oar_status oari_layer_norm(const oari_array *to, const oari_array *mean,
+                           const oari_array *rstd, const oari_array *x,
+                           const oari_array *weight, const oari_array *bias,
+                           double eps);
 
 /* Gives the bits of oari_layer_norm again, from the mean and rstd it gave. */
-void oari_layer_norm_again(const oari_array *to, const oari_array *mean,
-                           const oari_array *rstd, const oari_array *x,
-                           const oari_array *weight, const oari_array *bias);
+oar_status oari_layer_norm_again(const oari_array *to, const oari_array *mean,
+                                 const oari_array *rstd, const oari_array *x,
+                                 const oari_array *weight,
+                                 const oari_array *bias);
 
 /* The gradients of all three; any may be NULL; dx may be grad. scratch has room
  * for four rows, sums for two rows of f64. */
@@ -145,7 +148,7 @@ typedef struct oari_norm_back {
     void *scratch;
     double *sums;
 } oari_norm_back;
-void oari_layer_norm_back(const oari_norm_back *n);
+oar_status oari_layer_norm_back(const oari_norm_back *n);
 
 /* ---- batch_norm.c: x [n, channels, ..] ----------------------------------- */
 
@@ -180,10 +183,11 @@ void oari_group_norm_back(const oari_norm_back *n, int64_t groups);
 /* ---- columns.c ----------------------------------------------------------- */
 
 /* to [width] (+)= the column sums of a [rows, width]. */
-void oari_sum_columns(const oari_array *to, int add, const oari_array *a);
+oar_status oari_sum_columns(const oari_array *to, int add, const oari_array *a);
 
 /* to [channels] (+)= the sums of a [n, channels, ..] over all but dim 1. */
-void oari_sum_channels(const oari_array *to, int add, const oari_array *a);
+oar_status oari_sum_channels(const oari_array *to, int add,
+                             const oari_array *a);
 
 /* to [count] = sums that were made in f64. NULL: nothing. */
 void oari_store_sums(const oari_array *to, const double *sum, int64_t count);
@@ -192,21 +196,22 @@ void oari_store_sums(const oari_array *to, const double *sum, int64_t count);
 
 /* Rows of table [count, width] at index [..], row-major i64, in range or -1: a
  * row that the table does not have, which is zero. */
-void oari_pick_rows(const oari_array *to, const oari_array *table,
-                    const oari_array *index);
+oar_status oari_pick_rows(const oari_array *to, const oari_array *table,
+                          const oari_array *index);
 /* to [count, width]: zeroed first unless add; then row by row, but none to row
  * `skip`, nor to row -1. */
-void oari_add_rows(const oari_array *to, int add, const oari_array *grad,
-                   const oari_array *index, int64_t skip);
+oar_status oari_add_rows(const oari_array *to, int add, const oari_array *grad,
+                         const oari_array *index, int64_t skip);
 
 /* ---- rotary.c ------------------------------------------------------------ */
 
 /* angle [t, d]: d/2 cosines and d/2 sines a row. */
-void oari_rotary_angles(const oari_array *angle, int64_t first, double base);
+oar_status oari_rotary_angles(const oari_array *angle, int64_t first,
+                              double base);
 /* `to` (+)= x turned by the angles, or back. Both are [.., t, h, d] with h
  * heads at each position, of which `turned` are turned and the others copied;
  * row-major. `to` may be x. */
-void oari_rotary(const oari_array *to, int add, const oari_array *x,
-                 const oari_array *angle, int64_t turned, int back);
+oar_status oari_rotary(const oari_array *to, int add, const oari_array *x,
+                       const oari_array *angle, int64_t turned, int back);
 
 #endif

@@ -26,7 +26,7 @@ enum { ROWS = 32 }; /* whose column sums are added up at once */
             (y)[k] += (b)[k];                                         \
     }
 
-OARI_TARGET_CLONES void
+OARI_TARGET_CLONES oar_status
 oari_layer_norm(const oari_array *to, const oari_array *mean,
                 const oari_array *rstd, const oari_array *x,
                 const oari_array *weight, const oari_array *bias, double eps)
@@ -34,7 +34,7 @@ oari_layer_norm(const oari_array *to, const oari_array *mean,
     oari_rows r = oari_rows_of(x->at.shape);
 
     if (r.width == 0)
-        return;
+        return OAR_OK;
     OARI_BY_FLOAT(to->dtype, {
         const T *a = oari_array_data(x);
         const T *w = oari_data_or_null(weight);
@@ -52,12 +52,12 @@ oari_layer_norm(const oari_array *to, const oari_array *mean,
             NORMALISE_ROW(T, y, a, w, b, middle, scale, r.width)
         }
     })
+    return OAR_OK;
 }
 
-OARI_TARGET_CLONES void
-oari_layer_norm_again(const oari_array *to, const oari_array *mean,
-                      const oari_array *rstd, const oari_array *x,
-                      const oari_array *weight, const oari_array *bias)
+OARI_TARGET_CLONES oar_status oari_layer_norm_again(
+    const oari_array *to, const oari_array *mean, const oari_array *rstd,
+    const oari_array *x, const oari_array *weight, const oari_array *bias)
 {
     oari_rows r = oari_rows_of(x->at.shape);
 
@@ -73,6 +73,7 @@ oari_layer_norm_again(const oari_array *to, const oari_array *mean,
             NORMALISE_ROW(T, y, a, w, b, middle, s[i], r.width)
         }
     })
+    return OAR_OK;
 }
 
 /* One row: h is x normalised, v the gradient of h; and the column sums. Then
@@ -151,7 +152,7 @@ OARI_TARGET_CLONES static void run_rows(const oari_norm_back *n_, oari_rows r)
     })
 }
 
-void oari_layer_norm_back(const oari_norm_back *n)
+oar_status oari_layer_norm_back(const oari_norm_back *n)
 {
     oari_rows r = oari_rows_of(n->x->at.shape);
 
@@ -160,4 +161,5 @@ void oari_layer_norm_back(const oari_norm_back *n)
     run_rows(n, r);
     oari_store_sums(n->dweight, n->sums, r.width);
     oari_store_sums(n->dbias, n->sums + r.width, r.width);
+    return OAR_OK;
 }

@@ -6,7 +6,8 @@
 #include "tensor/cpu/nn/nn_kernels.h"
 #include "tensor/cpu/target_clones.h"
 
-void oari_rotary_angles(const oari_array *angle, int64_t first, double base)
+oar_status oari_rotary_angles(const oari_array *angle, int64_t first,
+                              double base)
 {
     int64_t rows = angle->at.shape.dim[0], half = angle->at.shape.dim[1] / 2;
 
@@ -21,6 +22,7 @@ void oari_rotary_angles(const oari_array *angle, int64_t first, double base)
             }
         }
     })
+    return OAR_OK;
 }
 
 /* One head at one position: c and s are its cosines and sines. */
@@ -34,10 +36,10 @@ void oari_rotary_angles(const oari_array *angle, int64_t first, double base)
         (y)[(half) + k] = right + (add ? (y)[(half) + k] : (T)0); \
     }
 
-OARI_TARGET_CLONES void oari_rotary(const oari_array *to, int add,
-                                    const oari_array *x,
-                                    const oari_array *angle, int64_t turned,
-                                    int back)
+OARI_TARGET_CLONES oar_status oari_rotary(const oari_array *to, int add,
+                                          const oari_array *x,
+                                          const oari_array *angle,
+                                          int64_t turned, int back)
 {
     int nd = x->at.shape.ndim;
     int64_t d = x->at.shape.dim[nd - 1], heads = x->at.shape.dim[nd - 2];
@@ -58,4 +60,5 @@ OARI_TARGET_CLONES void oari_rotary(const oari_array *to, int add,
                     y[k] = a[k] + (add ? y[k] : (T)0);
         }
     })
+    return OAR_OK;
 }

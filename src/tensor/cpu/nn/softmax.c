@@ -33,20 +33,22 @@ oari_rows oari_rows_of(oar_shape shape)
         }                                                                    \
     } while (0)
 
-OARI_TARGET_CLONES void oari_softmax(const oari_array *to, const oari_array *a){
-    OARI_BY_FLOAT(to->dtype,
-                  {
-                      EXP_ROWS(to, a, {
-                          const T share = 1 / total;
-                          for (int64_t k = 0; k < n; k++)
-                              y[k] *= share;
-                      });
-                  })
+OARI_TARGET_CLONES oar_status oari_softmax(const oari_array *to,
+                                           const oari_array *a)
+{
+    OARI_BY_FLOAT(to->dtype, {
+        EXP_ROWS(to, a, {
+            const T share = 1 / total;
+            for (int64_t k = 0; k < n; k++)
+                y[k] *= share;
+        });
+    })
+    return OAR_OK;
 }
 
 OARI_TARGET_CLONES
-    void oari_softmax_back(const oari_array *to, int add,
-                           const oari_array *grad, const oari_array *result)
+oar_status oari_softmax_back(const oari_array *to, int add,
+                             const oari_array *grad, const oari_array *result)
 {
     oari_rows r = oari_rows_of(to->at.shape);
 
@@ -63,23 +65,26 @@ OARI_TARGET_CLONES
             p += r.width;
         }
     })
+    return OAR_OK;
 }
 
-OARI_TARGET_CLONES void oari_log_softmax(const oari_array *to,
-                                         const oari_array *a){
-    OARI_BY_FLOAT(to->dtype,
-                  {
-                      EXP_ROWS(to, a, {
-                          const T rest = (T)log((double)total);
-                          for (int64_t k = 0; k < n; k++)
-                              y[k] = (x[k] - most) - rest;
-                      });
-                  })
+OARI_TARGET_CLONES oar_status oari_log_softmax(const oari_array *to,
+                                               const oari_array *a)
+{
+    OARI_BY_FLOAT(to->dtype, {
+        EXP_ROWS(to, a, {
+            const T rest = (T)log((double)total);
+            for (int64_t k = 0; k < n; k++)
+                y[k] = (x[k] - most) - rest;
+        });
+    })
+    return OAR_OK;
 }
 
 OARI_TARGET_CLONES
-    void oari_log_softmax_back(const oari_array *to, int add,
-                               const oari_array *grad, const oari_array *result)
+oar_status oari_log_softmax_back(const oari_array *to, int add,
+                                 const oari_array *grad,
+                                 const oari_array *result)
 {
     oari_rows r = oari_rows_of(to->at.shape);
 
@@ -96,4 +101,5 @@ OARI_TARGET_CLONES
             l += r.width;
         }
     })
+    return OAR_OK;
 }
