@@ -12,13 +12,16 @@
  *     SIMULATED%,PEAK_MB,PROMISED_MB,TOKENS/S,LOSS
  * with medians over the steps: of the time of a step with and without the
  * optimizer, on the slowest rank; of what the schedule takes at what the
- * actions of that step took, and of the quotient of both; of the part of all
- * ranks' time that was not in stages, and of what it is in the schedule; on the
- * rank that needs most of it, the memory that tapes had in use, and what the
- * schedule needs for what is in flight. Before it, for each stage, a line
- * stage,INDEX,PARTS,F_MS,I_MS,W_MS,HELD_MB,HALF_MB,MESSAGE_KB
+ * actions and messages of that step took, and of the quotient of both; of the
+ * part of all ranks' time that was not in stages, and of what it is in the
+ * schedule; on the rank that needs most of it, the memory that micro-batches in
+ * flight and messages had in use, and what the schedule needs for them. Before
+ * it, for each stage, a line
+ * stage,INDEX,PARTS,F_MS,I_MS,W_MS,HELD_MB,HALF_MB,MESSAGE_KB,HOP_US
  * of the last step, where HELD is what a micro-batch holds after F, and HALF
- * after I (0: there is none, and I and W are half of B each).
+ * after I (0: there is none, and I and W are half of B each), and HOP what a
+ * message takes. With PIPELINE_TRACE=FILE the last step is drawn there,
+ * as a Chrome trace.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -228,19 +231,38 @@ static void judge_step(bench_run *r, int k)
     oar_schedule_cost cost = oar_schedule_cost_init();
     oar_pipeline_stats stats = oar_pipeline_stats_init();
 
-    TRY(oar_pipeline_read_stats(r->pipe, &stats));
     TRY(oar_pipeline_cost(r->pipe, &cost));
+    TRY(oar_pipeline_read_stats(r->pipe, &stats));
     TRY(oar_schedule_check(r->schedule, &cost, &report));
-    r->simulated[k] = report.time * 1e3;
-    r->simulated_bubble[k] = report.bubble;
+    r->simulated[k] = stats.simulated_s * 1e3;
+    r->simulated_bubble[k] = stats.simulated_bubble;
     r->bubble[k] = stats.bubble;
     r->peak_bytes = (double)stats.most_bytes;
     r->promised_bytes = (double)report.most_bytes;
     for (int s = 0; k == r->steps - 1 && r->rank == 0 && s < r->total; s++)
-        printf("stage,%d,%d,%.2f,%.2f,%.2f,%.2f,%.2f,%.0f\n", s, r->count[s],
-               cost.forward[s] * 1e3, cost.inputs[s] * 1e3,
+        printf("stage,%d,%d,%.2f,%.2f,%.2f,%.2f,%.2f,%.0f,%.0f\n", s,
+               r->count[s], cost.forward[s] * 1e3, cost.inputs[s] * 1e3,
                cost.weights[s] * 1e3, (double)cost.held[s] / 1e6,
-               (double)cost.half[s] / 1e6, (double)cost.message[s] / 1e3);
+               (double)cost.half[s] / 1e6, (double)cost.message[s] / 1e3,
+               cost.hop * 1e6);
+}
+
+/* Writes the last step as a trace, if a file is asked for. */
+static void draw_step(bench_run *r)
+{
+    const char *path = getenv("PIPELINE_TRACE");
+    char *text = NULL;
+    FILE *file;
+
+    if (path == NULL || r->pipe == NULL)
+        return;
+    TRY(oar_pipeline_draw(r->pipe, OAR_PICTURE_CHROME, &text));
+    file = text != NULL ? fopen(path, "w") : NULL;
+    if (file != NULL) {
+        fputs(text, file);
+        fclose(file);
+    }
+    oar_free(text);
 }
 
 static void train(bench_run *r)
@@ -328,6 +350,7 @@ static void run(bench_run *r)
                                 OAR_OPTS(oar_pipeline_opts, .loss = loss_of),
                                 &r->pipe));
     train(r);
+    draw_step(r);
     print_line(r);
     oar_pipeline_destroy(r->pipe);
     oar_tape_destroy(r->tape);

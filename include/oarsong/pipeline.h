@@ -215,14 +215,20 @@ typedef struct oar_pipeline_stats {
     uint64_t steps;        /* so far, evaluations included */
     double step_s;         /* from the exchange before it to that after it */
     double busy_s, wait_s; /* of that, in stages, and for messages */
-    double bubble;         /* the part of ranks x step_s in which ranks were not
-                              in stages */
+    double bubble;         /* the part of all ranks' time, to the end of the
+                              longest row, in which they were not in stages */
     uint64_t sent_bytes;
     int messages;        /* that it sent */
     int in_flight;       /* most micro-batches, each counted once for each stage
                             it was in */
-    uint64_t most_bytes; /* most that tapes had in use between two actions, in
-                            the first steps with inputs of a shape */
+    uint64_t most_bytes; /* most that micro-batches in flight and messages had
+                            in use between two actions, counted as
+                            oar_schedule_check does, in the first steps with
+                            inputs of a shape */
+    double simulated_s, simulated_bubble; /* what the schedule takes, and its
+                              bubble, if every action takes what it took, every
+                              message `hop`, and nothing else is lost. 0 until
+                              oar_pipeline_cost finds it out */
 } oar_pipeline_stats;
 OAR_OPTS_INIT(oar_pipeline_stats);
 OAR_API oar_status oar_pipeline_read_stats(const oar_pipeline *pipeline,
@@ -231,13 +237,26 @@ OAR_API oar_status oar_pipeline_read_stats(const oar_pipeline *pipeline,
 /* Gives what the actions of all stages took in the last step, in seconds and
  * bytes, for oar_schedule_check (which says what time and bubble the step
  * should have had), _best and _draw. A B is given as two equal halves; `half`
- * is 0 for a stage that had no I. hop is 0. All ranks call it. The arrays are
- * borrowed until the next call, or until the pipeline is destroyed. */
+ * is 0 for a stage that had no I. hop is the mean time from the end of an action
+ * to that when another rank, which waited for its result, had it. All ranks call
+ * it. The arrays are borrowed until the next call, or until the pipeline is
+ * destroyed. */
 #define oar_pipeline_cost(pipeline, cost) \
     oar_pipeline_cost_at(OAR_HERE, pipeline, cost)
 OAR_API oar_status oar_pipeline_cost_at(const char *file, int line,
                                         oar_pipeline *pipeline,
                                         oar_schedule_cost *cost);
+
+/* Draws the last step, or the last oar_pipeline_eval, as it was, by the painters
+ * of oar_schedule_draw; in a Chrome trace times are true. Clocks of several
+ * hosts are aligned by the step's own messages. All ranks call it, with the same
+ * picture; *text is NULL on all but rank 0 (oar_free). OAR_E_STATE before the
+ * first step. */
+#define oar_pipeline_draw(pipeline, picture, text) \
+    oar_pipeline_draw_at(OAR_HERE, pipeline, picture, text)
+OAR_API oar_status oar_pipeline_draw_at(const char *file, int line,
+                                        oar_pipeline *pipeline,
+                                        oar_picture picture, char **text);
 
 OAR_END_DECLS
 

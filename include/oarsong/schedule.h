@@ -156,7 +156,8 @@ typedef struct oar_schedule_cost {
     size_t size;
     const double *forward, *inputs, *weights; /* F, I, W: 1. B is I and W */
     double hop;              /* of a message, from one rank to another */
-    const uint64_t *held;    /* bytes from F to the end of B or I: 1 */
+    const uint64_t *held;    /* bytes from F to the end of B or I, with its
+                                inputs from other ranks and its outputs: 1 */
     const uint64_t *half;    /* from there to the end of W: as held */
     const uint64_t *message; /* what a stage sends forward, and what is sent
                                 back to it: 0 */
@@ -183,9 +184,10 @@ OAR_OPTS_INIT(oar_schedule_report);
  * OAR_E_ARG with the reason.
  *
  * The report, which may be NULL, says what it costs. Bytes are those of `held`
- * and `half`, and of messages: at the receiver from the receive to the end of
- * the action that takes it, at the sender from the action to the send. They do
- * not depend on times. What a send keeps longer is not counted. */
+ * and `half`, and of messages: of an input from its receive to the F that takes
+ * it, of a gradient from its receive to the end of the B or I that takes it,
+ * and at its sender from B or I to the send. They do not depend on times. What
+ * a send keeps longer is not counted. */
 OAR_API oar_status oar_schedule_check(const oar_schedule *schedule,
                                       const oar_schedule_cost *cost,
                                       oar_schedule_report *report);

@@ -5,6 +5,7 @@
 #include "support/ranks.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <oarsong/layers.h>
@@ -208,13 +209,15 @@ typedef struct small {
     oar_pipeline_batch batch;
 } small;
 
-static oar_status small_open(small *s, oar_group *g, oar_schedule_kind kind)
+static oar_status small_open(small *s, oar_group *g, oar_schedule_kind kind,
+                             int64_t rows)
 {
     int rank = oar_group_rank(g), ranks = oar_group_size(g);
 
     memset(s, 0, sizeof *s);
-    s->net =
-        (staged_case){ .kind = STAGED_MLP, .micro = 4, .rows = 10, .steps = 1 };
+    s->net = (staged_case){
+        .kind = STAGED_MLP, .micro = 4, .rows = rows, .steps = 1
+    };
     CHECK_OK(oar_schedule_make(kind, ranks, 4, NULL, &s->schedule));
     s->stage = oar_stage_init();
     s->stage.index = rank;
@@ -252,7 +255,7 @@ static oar_status evaluate(oar_group *g, void *arg)
     double loss = 0;
     small s;
 
-    CHECK_OK(small_open(&s, g, OAR_SCHEDULE_1F1B));
+    CHECK_OK(small_open(&s, g, OAR_SCHEDULE_1F1B, 10));
     CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
     before = staged_net_hash(s.stage.module);
     oar_module_train(s.stage.module, 0);
@@ -357,7 +360,7 @@ static oar_status count_allocations(oar_group *g, void *arg)
     float none = 0;
     small s;
 
-    CHECK_OK(small_open(&s, g, kind));
+    CHECK_OK(small_open(&s, g, kind, 10));
     for (int k = 0; k < 4; k++)
         CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
     for (int i = 0; i < 5 && none == 0; i++) {
@@ -389,34 +392,34 @@ static oar_status compare_figures(oar_group *g, void *arg)
     oar_schedule_kind kind = *(oar_schedule_kind *)arg;
     oar_pipeline_stats stats = oar_pipeline_stats_init();
     oar_schedule_report report = oar_schedule_report_init();
-    uint64_t least = UINT64_MAX, most = 0, promised;
     oar_schedule_cost cost;
     int ranks = oar_group_size(g);
+    uint64_t most;
     small s;
 
-    CHECK_OK(small_open(&s, g, kind));
+    CHECK_OK(small_open(&s, g, kind, 12));
     for (int k = 0; k < 2; k++)
         CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
-    CHECK_OK(oar_pipeline_read_stats(s.pipe, &stats));
     CHECK_OK(oar_pipeline_cost(s.pipe, &cost));
+    CHECK_OK(oar_pipeline_read_stats(s.pipe, &stats));
     CHECK(stats.steps == 2 && stats.busy_s > 0 && stats.step_s > stats.busy_s);
     CHECK(stats.bubble > 0 && stats.bubble < 1);
+    CHECK(stats.simulated_s > 0 && stats.simulated_s < ranks * stats.step_s);
+    CHECK(stats.simulated_bubble > 0 && stats.simulated_bubble < 1);
+    CHECK(cost.hop > 0 && cost.hop < stats.step_s);
     CHECK(stats.messages ==
           4 * ((oar_group_rank(g) > 0) + (oar_group_rank(g) < ranks - 1)));
     for (int k = 0; k < ranks; k++) {
         CHECK(cost.forward[k] > 0 && cost.inputs[k] > 0 && cost.weights[k] > 0);
         CHECK(cost.held[k] > 0 && cost.message[k] == 3 * WIDTH * 4);
         CHECK((cost.half[k] > 0) == (kind == OAR_SCHEDULE_ZB_H1));
-        least = cost.held[k] < least ? cost.held[k] : least;
     }
-    cost.message = NULL;
     CHECK_OK(oar_schedule_check(s.schedule, &cost, &report));
-    CHECK(report.time > 0 && report.time < 1.01 * ranks * stats.step_s);
+    CHECK(report.time > 0);
     most = stats.most_bytes;
     CHECK_OK(
         oar_all_reduce(g, oar_span_of(&most, 1, OAR_U64), OAR_MAX, NULL, NULL));
-    promised = report.most_bytes;
-    CHECK(most <= promised && most + least > promised * 9 / 10);
+    CHECK(most <= report.most_bytes && most >= report.most_bytes / 20 * 19);
     small_close(&s);
     return OAR_OK;
 }
@@ -427,8 +430,73 @@ static void a_step_is_measured(void **state)
                                  OAR_SCHEDULE_GPIPE };
 
     for (size_t i = 0; i < 3; i++)
-        assert_int_equal(ranks_run("sim", 3, NULL, compare_figures, &list[i]),
-                         OAR_OK);
+        for (int ranks = 2; ranks <= 3; ranks++)
+            assert_int_equal(
+                ranks_run("sim", ranks, NULL, compare_figures, &list[i]),
+                OAR_OK);
+}
+
+/* ---- pictures ------------------------------------------------------------ */
+
+/* Checks that a trace has all actions, each where the schedule allows it. */
+static oar_status check_trace(const char *text, int ranks)
+{
+    double end[3][4], begin, length;
+
+    for (int stage = 0; stage < ranks; stage++)
+        for (int m = 0; m < 4; m++) {
+            char name[40];
+            const char *at;
+            snprintf(name, sizeof name, "{\"name\":\"%dF%d\"", stage, m);
+            at = strstr(text, name);
+            CHECK(at != NULL && (at = strstr(at, "\"ts\":")) != NULL);
+            CHECK(sscanf(at, "\"ts\":%lf,\"dur\":%lf", &begin, &length) == 2);
+            CHECK(begin >= 0 && length > 0);
+            CHECK(stage == 0 || begin >= end[stage - 1][m] - 0.002);
+            CHECK(m == 0 || begin >= end[stage][m - 1] - 0.002);
+            end[stage][m] = begin + length;
+        }
+    return OAR_OK;
+}
+
+static oar_status draw_steps(oar_group *g, void *arg)
+{
+    int rank = oar_group_rank(g), ranks = oar_group_size(g);
+    char *text[3] = { NULL };
+    small s;
+
+    CHECK_OK(small_open(&s, g, OAR_SCHEDULE_1F1B, 10));
+    CHECK(fails_with(oar_pipeline_draw(s.pipe, OAR_PICTURE_TEXT, &text[0]),
+                     OAR_E_STATE, "before the first step"));
+    CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(oar_pipeline_draw(s.pipe, (oar_picture)i, &text[i]));
+        CHECK((text[i] != NULL) == (rank == 0));
+    }
+    if (rank == 0) {
+        CHECK(strncmp(text[0], "rank 0 |0", 9) == 0);
+        CHECK(strstr(text[0], "rank 2 |") != NULL);
+        CHECK(strstr(text[1], "<title>2B3</title>") != NULL);
+        CHECK(strstr(text[2], "\"name\":\"0B3\"") != NULL);
+        CHECK_OK(check_trace(text[2], ranks));
+    }
+    for (int i = 0; i < 3; i++)
+        oar_free(text[i]);
+    CHECK_OK(oar_pipeline_eval(s.pipe, &s.batch, NULL, NULL));
+    CHECK_OK(oar_pipeline_draw(s.pipe, OAR_PICTURE_CHROME, &text[2]));
+    if (rank == 0) {
+        CHECK(strstr(text[2], "0B0") == NULL);
+        CHECK_OK(check_trace(text[2], ranks));
+    }
+    oar_free(text[2]);
+    small_close(&s);
+    return OAR_OK;
+}
+
+static void a_step_is_drawn_as_it_was(void **state)
+{
+    assert_int_equal(ranks_run("sim", 3, NULL, draw_steps, NULL), OAR_OK);
+    assert_int_equal(ranks_run("shm", 3, NULL, draw_steps, NULL), OAR_OK);
 }
 
 /* ---- tied parameters ----------------------------------------------------- */
@@ -558,7 +626,7 @@ static oar_status refuse_batches(oar_group *g, void *arg)
     oar_pipeline_batch b;
     small s;
 
-    CHECK_OK(small_open(&s, g, OAR_SCHEDULE_1F1B));
+    CHECK_OK(small_open(&s, g, OAR_SCHEDULE_1F1B, 10));
     input = s.input;
     for (int k = 0; k < 5; k++) {
         static const char *const text[5] = {
@@ -714,6 +782,7 @@ int main(void)
         cmocka_unit_test(outputs_may_be_inputs),
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(a_step_is_measured),
+        cmocka_unit_test(a_step_is_drawn_as_it_was),
         cmocka_unit_test(a_tied_parameter_stays_one),
         cmocka_unit_test(what_does_not_fit_is_refused_on_all_ranks),
         cmocka_unit_test(a_failing_stage_is_named_everywhere),

@@ -263,9 +263,10 @@ static void neighbouring_stages_on_one_rank_send_nothing(void **state)
 
 /* ---- memory and time ----------------------------------------------------- */
 
-/* Counted by hand. Rank 0 holds two micro-batches, and posts a gradient's
- * receive while it sends: 2 x 100 + 7 + 7. Rank 1 holds one: 1000 and a message
- * of 7 that it receives, one that it has posted, and one that it sends. */
+/* Counted by hand. Rank 0 holds two micro-batches, and has posted the receives
+ * of both gradients in B of the first: 2 x 100 + 7 + 7. Rank 1 holds one, with
+ * what has come for it: 1000, a message of 7 that it has posted and one that it
+ * sends. */
 static void memory_is_that_of_activations_and_messages(void **state)
 {
     oar_schedule_report r = oar_schedule_report_init();

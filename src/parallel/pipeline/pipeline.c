@@ -72,8 +72,11 @@ static oar_status allocate_arrays(oar_pipeline *p)
     p->loss = oari_alloc(m, sizeof *p->loss);
     p->told = oari_alloc((size_t)p->ranks, sizeof *p->told);
     p->out = oari_alloc(m * OARI_TENSORS, sizeof(oar_tensor *));
+    p->at = oari_alloc((size_t)oar_schedule_actions(p->schedule, p->rank) + 1,
+                       sizeof *p->at);
+    p->sums = oari_alloc((size_t)p->ranks + 3, sizeof *p->sums);
     return p->wiring && p->rows && p->first_row && p->class_of && p->weight &&
-                   p->loss && p->told && p->out
+                   p->loss && p->told && p->out && p->at && p->sums
                ? OAR_OK
                : OAR_E_NOMEM;
 }
@@ -168,6 +171,8 @@ void oar_pipeline_destroy(oar_pipeline *p)
     oari_free(p->loss);
     oari_free(p->told);
     oari_free(p->out);
+    oari_free(p->at);
+    oari_free(p->sums);
     oari_free(p->cost);
     oari_free(p->cost_bytes);
     oari_free(p);

@@ -12,6 +12,7 @@
  *   pipeline_reduce.c    stages that DDP or FSDP wraps
  *   pipeline_tie.c       parameters that stages have in common
  *   pipeline_stats.c     times and memory of the last step
+ *   pipeline_trace.c     the last step over time: costs of messages, pictures
  *
  * A rank never waits for a send that its receiver may not have a receive for
  * yet: the schedule's judge counts only waits for data. */
@@ -84,6 +85,7 @@ typedef struct oari_flight {
     oar_tensor *input[OARI_TENSORS], *output[OARI_TENSORS]; /* the tape's */
     oar_tensor *loss, *seed; /* the loss is the tape's */
     oari_edge_back *back;    /* for each edge out of the stage */
+    int micro;               /* whose, while it has a tape */
     int halved;              /* its I has run, and has left a W to do */
 } oari_flight;
 
@@ -128,6 +130,11 @@ typedef struct oari_tie {
     int had;
 } oari_tie;
 
+/* When an action had what it needs, and when it was over (ns of this host). */
+typedef struct oari_action_time {
+    int64_t ready, end;
+} oari_action_time;
+
 /* What each rank tells the others before a step. */
 typedef struct oari_step_told {
     int64_t status, training;
@@ -160,7 +167,14 @@ struct oar_pipeline {
     int training;
     double weights; /* sum */
     double *weight, *loss;
-    double step_s, busy_s, wait_s, all_busy_s;
+    double step_s, busy_s, wait_s;
+    double row_s;      /* of the longest row */
+    double all_busy_s; /* of all ranks */
+    double simulated_s, simulated_bubble;
+    int64_t begun;          /* ns */
+    oari_action_time *at;   /* by place in the row */
+    double *sums;           /* room for what `finish` adds up */
+    uint64_t message_bytes; /* posted, or to be sent */
     uint64_t sent_bytes;
     int messages, in_flight;
     int measuring; /* memory, too */
@@ -348,8 +362,21 @@ void oari_ties_free(oar_pipeline *p);
 /* ---- pipeline_stats.c ---------------------------------------------------- */
 
 void oari_stats_begin(oar_pipeline *p);
-/* Notes an action that computes. */
+/* Notes an action that computes: when it began to wait, and its times. */
 void oari_stats_note(oar_pipeline *p, oari_pipe_stage *s,
-                     const oar_action *action, double waited_s, double took_s);
+                     const oar_action *action, int64_t begun,
+                     const oari_action_time *at);
+/* Counts the memory of messages, before and after an action. */
+void oari_stats_before(oar_pipeline *p, const oar_action *action);
+void oari_stats_after(oar_pipeline *p, const oar_action *action);
+/* Returns what a stage's inputs from other ranks have in a micro-batch. */
+uint64_t oari_input_bytes(const oar_pipeline *p, const oari_pipe_stage *s,
+                          int micro);
+
+/* ---- pipeline_trace.c ---------------------------------------------------- */
+
+/* Finds what a message between ranks takes, and what the step would have taken
+ * if messages did take that, and nothing else were lost. All ranks. */
+oar_status oari_trace_cost(oar_pipeline *p, double *hop);
 
 #endif

@@ -183,6 +183,7 @@ static oar_status compute_forward(oar_pipeline *p, oari_pipe_stage *s,
                                   oari_flight *f, int micro)
 {
     OARI_TRY(oari_tape_take(p, f));
+    f->micro = micro;
     oar_tape_record(f->tape, p->training);
     OARI_TRY(gather_inputs(p, s, f, micro));
     OARI_TRY(oari_call_stage(s, f->tape, micro, f->input, f->output));
@@ -364,28 +365,29 @@ static oar_status post_after(oar_pipeline *p, oari_pipe_stage *s,
 }
 
 static oar_status run_computation(oar_pipeline *p, oari_pipe_stage *s,
-                                  const oar_action *a)
+                                  const oar_action *a, oari_action_time *at)
 {
     oari_flight *f = oari_flight_of(s, a->micro);
-    int64_t begun = oari_now_ns(), ready;
+    int64_t begun = oari_now_ns();
 
     if (a->act == OAR_ACT_F)
         OARI_TRY(wait_for_inputs(p, s, a->micro));
     else if (a->act != OAR_ACT_W)
         OARI_TRY(wait_for_gradients(s, f, a->micro));
-    ready = oari_now_ns();
+    at->ready = oari_now_ns();
     if (a->act == OAR_ACT_F)
         OARI_TRY(compute_forward(p, s, f, a->micro));
     else if (a->act == OAR_ACT_W)
         OARI_TRY(compute_weights(p, f));
     else
         OARI_TRY(compute_backward(p, s, f, a));
-    oari_stats_note(p, s, a, (double)(ready - begun) * 1e-9,
-                    (double)(oari_now_ns() - ready) * 1e-9);
+    at->end = oari_now_ns();
+    oari_stats_note(p, s, a, begun, at);
     return post_after(p, s, a);
 }
 
-static oar_status run_action(oar_pipeline *p, const oar_action *a)
+static oar_status run_action(oar_pipeline *p, const oar_action *a,
+                             oari_action_time *at)
 {
     oari_pipe_stage *s = oari_own_stage(p, a->stage);
 
@@ -393,7 +395,7 @@ static oar_status run_action(oar_pipeline *p, const oar_action *a)
     case OAR_ACT_F:
     case OAR_ACT_B:
     case OAR_ACT_I:
-    case OAR_ACT_W: return run_computation(p, s, a);
+    case OAR_ACT_W: return run_computation(p, s, a, at);
     case OAR_ACT_SEND_F:
     case OAR_ACT_SEND_B: return oari_post_sends(p, a, 1);
     case OAR_ACT_REDUCE_GRAD: return oari_stage_reduce(s);
@@ -432,9 +434,11 @@ oar_status oari_run_row(oar_pipeline *p)
         OARI_TRY(oar_schedule_action(p->schedule, p->rank, i, &a));
         if (!p->training && !is_forward(a.act))
             continue;
-        status = run_action(p, &a);
+        oari_stats_before(p, &a);
+        status = run_action(p, &a, &p->at[i]);
         if (status != OAR_OK)
             return oari_pipeline_failed(&a, status);
+        oari_stats_after(p, &a);
         s = oari_own_stage(p, a.stage);
         a.act = OAR_ACT_REDUCE_GRAD;
         if (p->training && s->last_backward == i)

@@ -294,8 +294,12 @@ static oar_status wait_for_sends(oar_pipeline *p)
 /* Tells all ranks the loss, and that this one is done. */
 static oar_status finish(oar_pipeline *p, oar_pipeline_result *result)
 {
-    double sum[3] = { 0, 0, p->busy_s };
+    double *sum = p->sums;
+    size_t sums = (size_t)p->ranks + 3;
 
+    memset(sum, 0, sums * sizeof *sum);
+    sum[2] = p->busy_s;
+    sum[3 + p->rank] = (double)(oari_now_ns() - p->begun) * 1e-9;
     OARI_TRY(wait_for_sends(p));
     if (p->training) {
         OARI_TRY(oari_stages_finish(p));
@@ -307,12 +311,15 @@ static oar_status finish(oar_pipeline *p, oar_pipeline_result *result)
         sum[0] /= p->weights;
         sum[1] = p->weights;
     }
-    OARI_TRY(oar_all_reduce(p->group, oar_span_of(sum, 3, OAR_F64), OAR_SUM,
+    OARI_TRY(oar_all_reduce(p->group, oar_span_of(sum, sums, OAR_F64), OAR_SUM,
                             OAR_OPTS(oar_call_opts, .label = "pipeline done"),
                             NULL));
     result->loss = sum[0];
     result->weight = sum[1];
     p->all_busy_s = sum[2];
+    p->row_s = 0;
+    for (int r = 0; r < p->ranks; r++)
+        p->row_s = sum[3 + r] > p->row_s ? sum[3 + r] : p->row_s;
     result->losses = has_stage(p, p->total - 1) ? p->loss : NULL;
     return OAR_OK;
 }
@@ -327,7 +334,6 @@ static oar_status run_batch(oar_pipeline *p, const oar_pipeline_batch *batch,
                             oar_status status, oar_pipeline_result *result)
 {
     uint64_t signature = 0;
-    int64_t begun;
 
     p->batch = batch;
     oari_stats_begin(p);
@@ -340,12 +346,12 @@ static oar_status run_batch(oar_pipeline *p, const oar_pipeline_batch *batch,
         status = oari_fail_with(&why);
         return lost ? oari_pipeline_give_up(p) : status;
     }
-    begun = oari_now_ns();
+    p->begun = oari_now_ns();
     weigh(p);
     if ((p->training && begin_training(p) != OAR_OK) ||
         oari_run_row(p) != OAR_OK || finish(p, result) != OAR_OK)
         return oari_pipeline_give_up(p);
-    p->step_s = (double)(oari_now_ns() - begun) * 1e-9;
+    p->step_s = (double)(oari_now_ns() - p->begun) * 1e-9;
     p->measuring = p->opts.dynamic;
     p->steps++;
     return OAR_OK;

@@ -118,7 +118,7 @@ oar_status oari_schedule_check_rows(const oar_schedule *s,
                                     oari_schedule_index *index,
                                     oari_schedule_writer *why);
 
-/* When each action runs, rank after rank. */
+/* When each action runs, rank after rank. A begin below 0: it did not. */
 typedef struct oari_timeline {
     const oar_schedule *schedule;
     int64_t *first; /* of each rank in `begin` and `end` */
@@ -128,9 +128,13 @@ typedef struct oari_timeline {
     int circle; /* some have not run: they are in a circle */
 } oari_timeline;
 
-/* Runs all rows with clocks (schedule_time.c). Free it in any case. */
+/* Makes one of zeros. Free it in any case. */
+oar_status oari_timeline_alloc(const oar_schedule *s, oari_timeline *t);
+/* Runs all rows with clocks (schedule_time.c). each: what each action takes,
+ * rank after rank; NULL: what `cost` says. Free it in any case. */
 oar_status oari_timeline_make(const oar_schedule *s,
-                              const oar_schedule_cost *cost, oari_timeline *t);
+                              const oar_schedule_cost *cost, const double *each,
+                              oari_timeline *t);
 void oari_timeline_free(oari_timeline *t);
 
 /* Finds what an action waits for that is not of its own stage: the send of a
@@ -150,7 +154,11 @@ oar_status oari_schedule_judge(const oar_schedule *s,
                                const oar_schedule_cost *cost,
                                oari_schedule_writer *why, oari_timeline *t);
 
-/* The same; the reason, or its beginning, is the last error. */
+/* Draws a timeline (schedule_draw.c). Gives text. */
+oar_status oari_timeline_paint(const oari_timeline *t, oar_picture picture,
+                               char **text);
+
+/* Judges; the reason, or its beginning, is the last error. */
 oar_status oari_schedule_run(const oar_schedule *s,
                              const oar_schedule_cost *cost, oari_timeline *t);
 

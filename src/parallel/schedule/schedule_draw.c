@@ -19,6 +19,13 @@ typedef struct painting {
 
 /* ---- texts --------------------------------------------------------------- */
 
+/* Returns whether an action computes, and has run. */
+static int is_drawn(const painting *p, int rank, int64_t i)
+{
+    return oari_act_computes(p->s->row[rank].data[i].act) &&
+           p->t->begin[p->t->first[rank] + i] >= 0;
+}
+
 static int column_at(const painting *p, double time)
 {
     return p->unit > 0 ? (int)floor(time / p->unit + 0.5) : 0;
@@ -44,7 +51,7 @@ static void paint_line(const painting *p, int rank, int stage, char *line)
         const oar_action *a = &row->data[i];
         int64_t place = p->t->first[rank] + i;
 
-        if (a->stage != stage || !oari_act_computes(a->act))
+        if (a->stage != stage || !is_drawn(p, rank, i))
             continue;
         for (int c = column_at(p, p->t->begin[place]);
              c < column_at(p, p->t->end[place]) && c < columns; c++)
@@ -120,7 +127,7 @@ static void paint_svg(const painting *p)
                    r * LANE + LANE / 2 + 4, r);
         oari_write(p->w, "<g stroke=\"#333\">\n");
         for (int64_t i = 0; i < p->s->row[r].count; i++)
-            if (oari_act_computes(p->s->row[r].data[i].act))
+            if (is_drawn(p, r, i))
                 paint_box(p, r, i);
         oari_write(p->w, "</g>\n");
     }
@@ -144,7 +151,7 @@ static void paint_chrome(const painting *p)
             const oar_action *a = &p->s->row[r].data[i];
             int64_t place = p->t->first[r] + i;
 
-            if (!oari_act_computes(a->act))
+            if (!is_drawn(p, r, i))
                 continue;
             oari_write(p->w, ",\n{\"name\":\"");
             oari_write_action(p->w, a);
@@ -175,8 +182,8 @@ static double unit_of(const oar_schedule *s, const oari_timeline *t)
     return least < t->time / COLUMNS ? t->time / COLUMNS : least;
 }
 
-static oar_status paint(const oar_schedule *s, const oari_timeline *t,
-                        oar_picture picture, char **text)
+oar_status oari_timeline_paint(const oari_timeline *t, oar_picture picture,
+                               char **text)
 {
     static void (*const painter[])(const painting *) = {
         [OAR_PICTURE_TEXT] = paint_text,
@@ -184,7 +191,7 @@ static oar_status paint(const oar_schedule *s, const oari_timeline *t,
         [OAR_PICTURE_CHROME] = paint_chrome,
     };
     oari_schedule_writer w = { NULL, 0, 0 };
-    painting p = { s, t, &w, unit_of(s, t) };
+    painting p = { t->schedule, t, &w, unit_of(t->schedule, t) };
 
     painter[picture](&p);
     w = (oari_schedule_writer){ oari_alloc(w.used + 1, 1), w.used + 1, 0 };
@@ -209,7 +216,7 @@ oar_status oar_schedule_draw(const oar_schedule *schedule,
     OARI_TRY(oari_cost_read(schedule, cost, &c));
     status = oari_schedule_run(schedule, &c, &t);
     if (status == OAR_OK)
-        status = paint(schedule, &t, picture, text);
+        status = oari_timeline_paint(&t, picture, text);
     oari_timeline_free(&t);
     return status;
 }

@@ -83,7 +83,7 @@ oar_status oari_schedule_judge(const oar_schedule *s,
 
     *t = (oari_timeline){ 0 };
     if (status == OAR_OK)
-        status = oari_timeline_make(s, cost, t);
+        status = oari_timeline_make(s, cost, NULL, t);
     if (status == OAR_OK && t->circle) {
         write_circle(why, t, &index);
         status = OAR_E_ARG;
@@ -143,7 +143,9 @@ static void see_peak(memory_use *u)
     u->most_flying = u->flying > u->most_flying ? u->flying : u->most_flying;
 }
 
-/* What is there while an action runs counts before what it frees is gone. */
+/* What is there while an action runs counts before what it frees is gone. An
+ * input that has come is a part of what F then holds, and so is an output that
+ * is sent. */
 static void use_by_action(memory_use *u, const oar_action *a)
 {
     int stage = a->stage;
@@ -151,21 +153,19 @@ static void use_by_action(memory_use *u, const oar_action *a)
                (a->act == OAR_ACT_F && u->forward_only);
 
     if (a->act == OAR_ACT_F) {
-        u->bytes += held_by(u, stage) + message_of(u, stage, OAR_ACT_SEND_F);
+        u->bytes += held_by(u, stage) - message_of(u, stage, OAR_ACT_RECV_F);
         u->flying++;
     } else if (a->act == OAR_ACT_B || a->act == OAR_ACT_I) {
         u->bytes += message_of(u, stage, OAR_ACT_SEND_B);
-    } else if (oari_act_is_message(a->act)) {
-        int receives = a->act == OAR_ACT_RECV_F || a->act == OAR_ACT_RECV_B;
-        uint64_t bytes = message_of(u, stage, a->act);
-
-        u->bytes = receives ? u->bytes + bytes : u->bytes - bytes;
+    } else if (a->act == OAR_ACT_RECV_F || a->act == OAR_ACT_RECV_B) {
+        u->bytes += message_of(u, stage, a->act);
+    } else if (a->act == OAR_ACT_SEND_B) {
+        u->bytes -= message_of(u, stage, a->act);
     }
     see_peak(u);
     u->flying -= ends;
-    if (a->act == OAR_ACT_F)
-        u->bytes -= message_of(u, stage, OAR_ACT_RECV_F) +
-                    (u->forward_only ? held_by(u, stage) : 0);
+    if (a->act == OAR_ACT_F && u->forward_only)
+        u->bytes -= held_by(u, stage);
     if (a->act == OAR_ACT_B || a->act == OAR_ACT_I)
         u->bytes -= held_by(u, stage) + message_of(u, stage, OAR_ACT_RECV_B);
     if (a->act == OAR_ACT_I)

@@ -77,6 +77,7 @@ enum { END_F, END_B, SENT_F, SENT_B, ENDS };
 typedef struct run {
     const oar_schedule *s;
     const oar_schedule_cost *cost;
+    const double *each;
     oari_timeline *t;
     double *end; /* by stage, micro-batch and the four above; -1: not yet */
     double *clock;
@@ -118,7 +119,8 @@ static void look_at(run *r, int stage)
 static int run_action(run *r, int rank, const oar_action *a)
 {
     int64_t place = r->t->first[rank] + r->t->done[rank];
-    double at = r->clock[rank], cost = oari_cost_of(r->cost, a), *end;
+    double at = r->clock[rank], *end;
+    double cost = r->each != NULL ? r->each[place] : oari_cost_of(r->cost, a);
     oar_action needed;
 
     if (oari_action_needs(r->s, a, &needed)) {
@@ -170,11 +172,11 @@ static int run_rows(run *r)
 
 /* ---- timelines ----------------------------------------------------------- */
 
-static oar_status alloc_timeline(const oar_schedule *s, oari_timeline *t)
+oar_status oari_timeline_alloc(const oar_schedule *s, oari_timeline *t)
 {
     size_t all = 0;
 
-    t->schedule = s;
+    *t = (oari_timeline){ .schedule = s };
     t->first = oari_alloc((size_t)s->ranks, sizeof *t->first);
     t->done = oari_alloc((size_t)s->ranks, sizeof *t->done);
     if (t->first == NULL || t->done == NULL)
@@ -214,13 +216,13 @@ static oar_status alloc_run(run *r)
 }
 
 oar_status oari_timeline_make(const oar_schedule *s,
-                              const oar_schedule_cost *cost, oari_timeline *t)
+                              const oar_schedule_cost *cost, const double *each,
+                              oari_timeline *t)
 {
-    run r = { .s = s, .cost = cost, .t = t };
+    run r = { .s = s, .cost = cost, .each = each, .t = t };
     oar_status status;
 
-    *t = (oari_timeline){ 0 };
-    status = alloc_timeline(s, t);
+    status = oari_timeline_alloc(s, t);
     if (status == OAR_OK)
         status = alloc_run(&r);
     if (status == OAR_OK)
