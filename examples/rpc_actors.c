@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rpc_actors: rank 0 has a walker on every other rank, an object that remembers
  * where it is, and sends all of them on. If a rank dies, its walker begins
- * again on another one:
+ * again on another one, or on the same when that was started again:
  *     oarsong run -n 4 --keep-going rpc_actors 60 --die
+ *     oarsong run -n 4 --respawn 1 rpc_actors 60 --die --wait
  * (rank 2 kills itself half way.) */
 #include <signal.h>
 #include <stdio.h>
@@ -101,7 +102,19 @@ static int send_on(oar_rref *walker_there, int64_t *place)
     return 1;
 }
 
-static void lead(oar_rpc *rpc, int steps)
+/* Makes a new walker for one whose rank died: here, or there again. */
+static oar_rref *replace_walker(oar_rpc *rpc, int i, oar_rref *lost, int wait)
+{
+    int rank = wait ? oar_rref_owner(lost) : 0;
+
+    oar_rref_release(lost);
+    must(oar_rpc_await(rpc, rank, 0));
+    printf("the rank of walker %d died: it begins again on rank %d (%s)\n", i,
+           rank, oar_rpc_name(rpc, rank));
+    return new_walker(rpc, rank);
+}
+
+static void lead(oar_rpc *rpc, int steps, int wait)
 {
     int size = oar_rpc_size(rpc), count = size > 1 ? size - 1 : 1;
     oar_rref *walkers[MOST_WALKERS];
@@ -115,9 +128,7 @@ static void lead(oar_rpc *rpc, int steps)
     for (int step = 0; step < steps; step++)
         for (int i = 0; i < count; i++)
             if (!send_on(walkers[i], &place)) {
-                printf("the rank of walker %d died: it begins again here\n", i);
-                oar_rref_release(walkers[i]);
-                walkers[i] = new_walker(rpc, 0);
+                walkers[i] = replace_walker(rpc, i, walkers[i], wait);
                 lost++;
             }
     for (int i = 0; i < count; i++) {
@@ -129,26 +140,46 @@ static void lead(oar_rpc *rpc, int steps)
            (long long)total);
 }
 
-int main(int argc, char **argv)
+/* Makes the agent of this rank: with all others, or, in a process that was
+ * started again, among those that live. */
+static oar_rpc *join(int again, int mortal)
 {
-    int steps = argc > 1 ? atoi(argv[1]) : 60;
-    int die = argc > 2 && strcmp(argv[2], "--die") == 0;
+    const oar_rpc_function functions[] = {
+        { .size = sizeof *functions, .name = "make_walker", .fn = make_walker },
+        { .size = sizeof *functions, .name = "walk", .fn = walk },
+    };
+    oar_rpc_opts opts = oar_rpc_opts_init();
     oar_group *world;
     oar_rpc *rpc;
 
+    opts.functions = functions;
+    opts.function_count = 2;
+    opts.rejoin = getenv("OARSONG_STORE") != NULL ? "walkers" : NULL;
+    if (again) {
+        must(oar_rpc_rejoin(-1, &opts, &rpc));
+        return rpc;
+    }
     must(oar_group_from_env(NULL, &world));
-    if (die && oar_group_rank(world) == 2)
-        steps_until_death = steps / 2 + 1;
-    must(oar_rpc_create(world, NULL, &rpc));
-    must(oar_rpc_register(rpc, OAR_OPTS(oar_rpc_function, .name = "make_walker",
-                                        .fn = make_walker)));
-    must(oar_rpc_register(
-        rpc, OAR_OPTS(oar_rpc_function, .name = "walk", .fn = walk)));
-    must(oar_barrier(world, NULL, NULL));
-    if (oar_group_rank(world) == 0)
-        lead(rpc, steps);
+    if (oar_group_rank(world) != 2)
+        mortal = -1;
+    steps_until_death = mortal;
+    must(oar_rpc_create(world, &opts, &rpc));
+    oar_group_destroy(world);
+    return rpc;
+}
+
+int main(int argc, char **argv)
+{
+    const char *respawn = getenv("OARSONG_RESPAWN");
+    int steps = argc > 1 ? atoi(argv[1]) : 60;
+    int die = argc > 2 && strcmp(argv[2], "--die") == 0;
+    int wait = argc > 3 && strcmp(argv[3], "--wait") == 0;
+    oar_rpc *rpc =
+        join(respawn != NULL && atoi(respawn) > 0, die ? steps / 2 + 1 : -1);
+
+    if (oar_rpc_rank(rpc) == 0)
+        lead(rpc, steps, wait);
     must(oar_rpc_shutdown(rpc, 0));
     oar_rpc_destroy(rpc);
-    oar_group_destroy(world);
     return 0;
 }

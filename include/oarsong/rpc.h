@@ -39,6 +39,32 @@ typedef struct oar_future oar_future;     /* a call, as its caller sees it */
 typedef struct oar_rref oar_rref;         /* a value that one rank owns */
 typedef struct oar_rpc_message oar_rpc_message;
 
+/* ---- what a function is ------------------------------------------------- */
+
+/* Reads its arguments, fills its reply, and returns OAR_OK; or a failure, which
+ * is the caller's with the thread's last error, or what oar_rpc_fail said. */
+typedef oar_status (*oar_rpc_fn)(void *arg, oar_rpc_call *call);
+
+typedef enum oar_rpc_manner {
+    OAR_RPC_POOL = 0,   /* by any thread of the pool, several at once */
+    OAR_RPC_SERIAL = 1, /* by the pool, one at a time, in the order they came */
+    OAR_RPC_INLINE = 2  /* by the thread that reads the message, in the order
+                           they came: quickest. Must not wait for a call
+                           (OAR_E_STATE), and others wait while it runs */
+} oar_rpc_manner;
+
+typedef struct oar_rpc_function {
+    size_t size;
+    const char *name; /* 1 to 200 bytes, not beginning with "oar." */
+    oar_rpc_fn fn;
+    void *arg;
+    oar_rpc_manner manner;
+    const char *callers;  /* ranks that may call it, "0,4-7"; NULL: all. Others
+                             get OAR_E_AUTH */
+    size_t message_bytes; /* of its arguments; 0: the agent's */
+} oar_rpc_function;
+OAR_OPTS_INIT(oar_rpc_function);
+
 /* ---- agents -------------------------------------------------------------- */
 
 typedef struct oar_rpc_opts {
@@ -60,6 +86,15 @@ typedef struct oar_rpc_opts {
                              here; 0: 1 GiB */
     size_t stream_bytes;  /* of the parts of one reply that are here and not
                              taken, before the last of them; 0: 16 MiB */
+    const oar_rpc_function *functions; /* that others can call from the
+                                          beginning, as by oar_rpc_register */
+    int function_count;
+    const char *rejoin; /* a name of at most 63 bytes, alike on all ranks and
+                           given to no other agents of the job: a rank that was
+                           started again comes back under it (oar_rpc_rejoin).
+                           NULL: none can */
+    oar_store *store;   /* through which it does, borrowed until the agent is
+                           destroyed; NULL: oar_store_from_env */
 } oar_rpc_opts;
 OAR_OPTS_INIT(oar_rpc_opts);
 
@@ -73,6 +108,25 @@ OAR_OPTS_INIT(oar_rpc_opts);
 OAR_API oar_status oar_rpc_create_at(const char *file, int line,
                                      oar_group *group, const oar_rpc_opts *opts,
                                      oar_rpc **rpc);
+
+/* Gives a rank whose process was started again (`oarsong run --respawn`) an
+ * agent among those of the ranks that live, which its predecessor was one of;
+ * opts has the same rejoin and store as theirs, and the name, if any, that this
+ * rank had. rank below 0: OARSONG_RANK. Blocks until the ranks that live have
+ * met it (at most the timeout of opts), each in a group of two; from then on
+ * they find it by its name, and calls to it succeed. Calls that its predecessor
+ * made or was to answer, values that it owned and what it held stay gone: their
+ * references are broken. OAR_E_NOT_FOUND: no agents of that name; OAR_E_TIMEOUT:
+ * no other rank is there. A rank comes back at most 255 times. */
+OAR_API oar_status oar_rpc_rejoin(int rank, const oar_rpc_opts *opts,
+                                  oar_rpc **rpc);
+
+/* Returns how often a rank has come back; -1 while it is gone. */
+OAR_API int oar_rpc_incarnation(const oar_rpc *rpc, int rank);
+
+/* Blocks until a rank that is gone has come back; at once if it is there.
+ * OAR_E_TIMEOUT after timeout_ms (0: the agent's, below 0: none). */
+OAR_API oar_status oar_rpc_await(oar_rpc *rpc, int rank, int64_t timeout_ms);
 
 /* Every rank that still lives calls it: waits for the calls of this rank, and
  * then until all others have come as far or are gone. Until then calls of other
@@ -123,30 +177,6 @@ OAR_OPTS_INIT(oar_rpc_stats);
 OAR_API oar_status oar_rpc_read_stats(const oar_rpc *rpc, oar_rpc_stats *stats);
 
 /* ---- functions ----------------------------------------------------------- */
-
-/* Reads its arguments, fills its reply, and returns OAR_OK; or a failure, which
- * is the caller's with the thread's last error, or what oar_rpc_fail said. */
-typedef oar_status (*oar_rpc_fn)(void *arg, oar_rpc_call *call);
-
-typedef enum oar_rpc_manner {
-    OAR_RPC_POOL = 0,   /* by any thread of the pool, several at once */
-    OAR_RPC_SERIAL = 1, /* by the pool, one at a time, in the order they came */
-    OAR_RPC_INLINE = 2  /* by the thread that reads the message, in the order
-                           they came: quickest. Must not wait for a call
-                           (OAR_E_STATE), and others wait while it runs */
-} oar_rpc_manner;
-
-typedef struct oar_rpc_function {
-    size_t size;
-    const char *name; /* 1 to 200 bytes, not beginning with "oar." */
-    oar_rpc_fn fn;
-    void *arg;
-    oar_rpc_manner manner;
-    const char *callers;  /* ranks that may call it, "0,4-7"; NULL: all. Others
-                             get OAR_E_AUTH */
-    size_t message_bytes; /* of its arguments; 0: the agent's */
-} oar_rpc_function;
-OAR_OPTS_INIT(oar_rpc_function);
 
 /* Lets other ranks call a function. Copies the texts. OAR_E_STATE if the name
  * is taken. A call that comes before is OAR_E_NOT_FOUND: let all ranks register

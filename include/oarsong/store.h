@@ -52,6 +52,10 @@ OAR_API oar_status oar_store_create_prefix(oar_store *parent,
 OAR_API oar_status oar_store_create_tcp(const char *address, int64_t timeout_ms,
                                         oar_store **store);
 
+/* The store of the job, as `oarsong run` gives it: OARSONG_STORE, which is
+ * file:FOLDER or tcp:HOST:PORT. OAR_E_UNAVAILABLE if it is not set. */
+OAR_API oar_status oar_store_from_env(oar_store **store);
+
 /* Gives up the handle. NULL is fine. Keys stay where they are. No other thread
  * may be using it. */
 OAR_API void oar_store_destroy(oar_store *store);

@@ -145,6 +145,19 @@ void test_job_start(test_job *c, int ranks, test_job_fn fn, void *arg,
     }
 }
 
+void test_job_restart(test_job *c, int rank, test_job_fn fn, void *arg)
+{
+    pid_t self = getpid(), pid;
+
+    fflush(NULL);
+    pid = fork();
+    if (pid == 0)
+        be_rank(c, rank, self, fn, arg);
+    if (pid < 0)
+        test_job_give_up(c, "fork: %s", strerror(errno));
+    c->pid[rank] = pid;
+}
+
 oar_status test_job_store(const test_job *c, oar_store **store)
 {
     char path[160];

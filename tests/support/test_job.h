@@ -43,6 +43,9 @@ extern int test_job_checks_leaks;
 void test_job_start(test_job *c, int ranks, test_job_fn fn, void *arg,
                     const char *format, ...) OAR_PRINTF(5, 6);
 
+/* Starts a rank again that has ended (test_job_expect). */
+void test_job_restart(test_job *c, int rank, test_job_fn fn, void *arg);
+
 /* In a rank: makes its group over "shm", unless opts name another backend;
  * opens the job's store. */
 oar_status test_job_join(const test_job *c, int rank,

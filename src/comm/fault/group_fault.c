@@ -121,7 +121,9 @@ static void settle_fault(oar_group *g, int driver)
     } else if (!g->loose) {
         oari_group_published(g, &g->fault);
     }
-    oari_recorder_fault(g->recorder, &g->fault.error);
+    /* to the others, a rank that aborts a loose group has only left it */
+    if (!g->loose || g->fault.error.status != OAR_E_ABORTED)
+        oari_recorder_fault(g->recorder, &g->fault.error);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     /* at INFO, because the caller gets it as the last error */
     oari_log(OAR_LOG_INFO, "group \"%s\", rank %d: %s: %s", g->name, g->rank,

@@ -126,6 +126,8 @@ oar_status oari_launcher_rank(int *rank, int *size)
 
 /* ---- OARSONG_STORE ------------------------------------------------------- */
 
+enum { STORE_MS = 30000 };
+
 /* Returns what follows the scheme, with or without "//"; NULL: it is another.
  */
 static const char *after_scheme(const char *text, const char *scheme)
@@ -152,6 +154,23 @@ static oar_status open_store(const char *text, int rank, int64_t timeout_ms,
                      "OARSONG_STORE is \"%s\", but should be file:FOLDER, "
                      "tcp:HOST:PORT or pmix",
                      text);
+}
+
+oar_status oar_store_from_env(oar_store **store)
+{
+    const char *text = oari_env_text("OARSONG_STORE");
+    oari_bootstrap bootstrap = { 0 };
+
+    if (store == NULL)
+        return oari_fail(OAR_E_ARG, "store_from_env: no place for the store");
+    if (text == NULL || strcmp(text, "pmix") == 0)
+        return oari_fail(OAR_E_UNAVAILABLE,
+                         "OARSONG_STORE is %s: start the job by `oarsong run`, "
+                         "or make a store by oar_store_create_tcp",
+                         text == NULL ? "not set" : text);
+    OARI_TRY(open_store(text, 0, STORE_MS, &bootstrap));
+    *store = bootstrap.store;
+    return OAR_OK;
 }
 
 /* ---- MASTER_ADDR --------------------------------------------------------- */

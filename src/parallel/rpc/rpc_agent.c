@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/call_site.h"
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/fork.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -81,7 +82,8 @@ static oar_status read_opts(oar_rpc *agent, const oar_rpc_opts *opts)
     int cpus = oari_cpus();
 
     OARI_TRY(oari_opts_read(o, sizeof *o, opts));
-    if (o->threads < 0 || o->most_threads < 0 || o->window_calls < 0)
+    if (o->threads < 0 || o->most_threads < 0 || o->window_calls < 0 ||
+        o->function_count < 0)
         return oari_fail(OAR_E_ARG, "rpc_create: a number below 0");
     if (o->name != NULL &&
         (o->name[0] == '\0' || strlen(o->name) >= OARI_RPC_AGENT_NAME))
@@ -107,22 +109,31 @@ static oar_status read_opts(oar_rpc *agent, const oar_rpc_opts *opts)
     return OAR_OK;
 }
 
+void oari_rpc_set_limits(oar_rpc *agent, const char *name)
+{
+    oari_rpc_limits *mine = &agent->peer[agent->rank].limits;
+
+    memset(mine, 0, sizeof *mine);
+    snprintf(mine->name, sizeof mine->name, "%s", name);
+    mine->window_calls = agent->opts.window_calls;
+    mine->window_bytes = agent->opts.window_bytes;
+    mine->message_bytes = agent->opts.message_bytes;
+    mine->stream_bytes = agent->opts.stream_bytes;
+    agent->opts.name = NULL; /* it was borrowed */
+}
+
 /* Tells all ranks the names and limits of all. */
 static oar_status exchange_limits(oar_rpc *agent, oar_group *group)
 {
     size_t bytes = sizeof(oari_rpc_limits);
-    oari_rpc_limits mine = { 0 }, *all;
+    oari_rpc_limits mine, *all;
+    char name[OARI_RPC_AGENT_NAME];
     oar_status status;
 
-    if (agent->opts.name != NULL)
-        snprintf(mine.name, sizeof mine.name, "%s", agent->opts.name);
-    else
-        snprintf(mine.name, sizeof mine.name, "rank%d", agent->rank);
-    mine.window_calls = agent->opts.window_calls;
-    mine.window_bytes = agent->opts.window_bytes;
-    mine.message_bytes = agent->opts.message_bytes;
-    mine.stream_bytes = agent->opts.stream_bytes;
-    agent->opts.name = NULL; /* it was borrowed */
+    snprintf(name, sizeof name, "rank%d", agent->rank);
+    oari_rpc_set_limits(agent,
+                        agent->opts.name != NULL ? agent->opts.name : name);
+    mine = agent->peer[agent->rank].limits;
     all = oari_alloc((size_t)agent->ranks, bytes);
     if (all == NULL)
         return OAR_E_NOMEM;
@@ -144,20 +155,14 @@ static oar_status exchange_limits(oar_rpc *agent, oar_group *group)
     return status;
 }
 
-static oar_status open_agent(oar_rpc *agent, oar_group *group,
-                             const oar_rpc_opts *opts)
+/* Makes the threads and the functions. */
+static oar_status open_parts(oar_rpc *agent)
 {
     oari_worker_opts timer = { .name = "oar-rpc-timer",
                                .step = oari_rpc_check_deadlines,
                                .arg = agent };
     oar_rpc_function status = oar_rpc_function_init();
 
-    OARI_TRY(read_opts(agent, opts));
-    agent->peer = oari_alloc((size_t)agent->ranks, sizeof *agent->peer);
-    if (agent->peer == NULL)
-        return OAR_E_NOMEM;
-    OARI_TRY(exchange_limits(agent, group));
-    OARI_TRY(oari_rpc_link_open(agent, group));
     OARI_TRY(oari_rpc_pool_create(agent->opts.threads, agent->opts.most_threads,
                                   &agent->pool));
     status.name = "oar.status";
@@ -169,40 +174,110 @@ static oar_status open_agent(oar_rpc *agent, oar_group *group,
     status.fn = oari_rref_give_value;
     status.manner = OAR_RPC_POOL;
     OARI_TRY(oari_rpc_add_function(agent, &status));
+    for (int i = 0; i < agent->opts.function_count; i++)
+        OARI_TRY(oar_rpc_register(agent, &agent->opts.functions[i]));
+    agent->opts.functions = NULL; /* they were borrowed */
     agent->timer_ns = OARI_NEVER;
-    OARI_TRY(oari_worker_create(&timer, &agent->timer));
-    return oari_rpc_link_start(agent);
+    return oari_worker_create(&timer, &agent->timer);
+}
+
+static oar_status open_agent(oar_rpc *agent, oar_group *group,
+                             const oar_rpc_opts *opts)
+{
+    oari_rpc_net *net = NULL;
+
+    OARI_TRY(read_opts(agent, opts));
+    agent->peer = oari_alloc((size_t)agent->ranks, sizeof *agent->peer);
+    if (agent->peer == NULL)
+        return OAR_E_NOMEM;
+    OARI_TRY(exchange_limits(agent, group));
+    OARI_TRY(oari_rpc_rejoin_open(agent));
+    OARI_TRY(oari_rpc_rejoin_tell(agent, oar_group_backend(group)));
+    OARI_TRY(open_parts(agent));
+    if (agent->ranks == 1)
+        return OAR_OK;
+    OARI_TRY(oari_rpc_net_open(agent, group, -1, &net));
+    for (int r = 0; r < agent->ranks; r++)
+        agent->peer[r].net = r != agent->rank ? net : NULL;
+    agent->net = net;
+    OARI_TRY(oari_rpc_net_start(net));
+    return oari_rpc_rejoin_start(agent);
+}
+
+static oar_status open_again(oar_rpc *agent, int rank, const oar_rpc_opts *opts)
+{
+    int64_t given = rank;
+
+    OARI_TRY(read_opts(agent, opts));
+    if (agent->opts.rejoin == NULL)
+        return oari_fail(OAR_E_ARG,
+                         "rpc_rejoin: oar_rpc_opts.rejoin is not set");
+    if (rank < 0)
+        OARI_TRY(oari_env_int("OARSONG_RANK", 0, INT32_MAX, &given));
+    OARI_TRY(oari_rpc_rejoin_open(agent));
+    OARI_TRY(oari_rpc_come_back(agent, (int)given));
+    OARI_TRY(open_parts(agent));
+    return oari_rpc_meet_all(agent);
+}
+
+/* An agent with nothing in it yet. */
+static oar_rpc *make_agent(void)
+{
+    oar_rpc *agent;
+
+    oari_fork_watch();
+    agent = oari_alloc(1, sizeof *agent);
+    if (agent == NULL)
+        return NULL;
+    agent->generation = oari_fork_generation();
+    pthread_mutex_init(&agent->lock, NULL);
+    pthread_mutex_init(&agent->refs_lock, NULL);
+    oari_cond_init(&agent->changed);
+    return agent;
+}
+
+/* Gives an agent that was opened with that status, or ends it. */
+static oar_status give_agent(oar_rpc *agent, oar_status status, oar_rpc **rpc)
+{
+    oar_error error;
+
+    if (status != OAR_OK) {
+        error = *oar_last_error();
+        oar_rpc_destroy(agent);
+        return oari_fail_with(&error);
+    }
+    *rpc = agent;
+    return OAR_OK;
 }
 
 oar_status oar_rpc_create_at(const char *file, int line, oar_group *group,
                              const oar_rpc_opts *opts, oar_rpc **rpc)
 {
     oar_rpc *agent;
-    oar_status status;
     OARI_CALLED_FROM(file, line);
 
     if (group == NULL || rpc == NULL)
         return oari_fail(OAR_E_ARG, "rpc_create: no %s",
                          group == NULL ? "group" : "place for the agent");
-    oari_fork_watch();
-    agent = oari_alloc(1, sizeof *agent);
+    agent = make_agent();
     if (agent == NULL)
         return OAR_E_NOMEM;
-    agent->generation = oari_fork_generation();
     agent->rank = oar_group_rank(group);
     agent->ranks = oar_group_size(group);
-    pthread_mutex_init(&agent->lock, NULL);
-    pthread_mutex_init(&agent->refs_lock, NULL);
-    oari_cond_init(&agent->changed);
-    status = open_agent(agent, group, opts);
-    if (status != OAR_OK) {
-        oar_error error = *oar_last_error();
+    return give_agent(agent, open_agent(agent, group, opts), rpc);
+}
 
-        oar_rpc_destroy(agent);
-        return oari_fail_with(&error);
-    }
-    *rpc = agent;
-    return OAR_OK;
+oar_status oar_rpc_rejoin(int rank, const oar_rpc_opts *opts, oar_rpc **rpc)
+{
+    oar_rpc *agent;
+
+    if (opts == NULL || rpc == NULL)
+        return oari_fail(OAR_E_ARG, "rpc_rejoin: no %s",
+                         opts == NULL ? "options" : "place for the agent");
+    agent = make_agent();
+    if (agent == NULL)
+        return OAR_E_NOMEM;
+    return give_agent(agent, open_again(agent, rank, opts), rpc);
 }
 
 /* ---- the end ------------------------------------------------------------- */
@@ -239,10 +314,15 @@ void oar_rpc_destroy(oar_rpc *rpc)
     while (rpc->serving.first != NULL)
         oari_rpc_wait_change(rpc, OARI_NEVER);
     if (rpc->arriving > 0) /* then their receives end */
-        oari_rpc_link_abort(rpc);
+        oari_rpc_abort_nets(rpc);
     pthread_mutex_unlock(&rpc->lock);
+    oari_rpc_rejoin_close(rpc);
     end_threads(rpc);
-    oari_rpc_link_close(rpc);
+    while (rpc->nets.first != NULL)
+        oari_rpc_net_close(
+            OARI_CONTAINER_OF(rpc->nets.first, oari_rpc_net, link));
+    for (int r = 0; rpc->peer != NULL && r < rpc->ranks; r++)
+        oari_rpc_drop_incoming(&rpc->peer[r]);
     oari_rref_free_all(rpc);
     oari_rpc_free_functions(rpc);
     pthread_cond_destroy(&rpc->changed);
@@ -332,9 +412,13 @@ oar_status oar_rpc_shutdown(oar_rpc *rpc, int64_t timeout_ms)
         return oari_fail(OAR_E_TIMEOUT,
                          "rpc_shutdown: %d calls of this rank are not answered",
                          mine);
-    for (int r = 0; r < rpc->ranks && tell; r++)
+    for (int r = 0; r < rpc->ranks && tell; r++) {
+        pthread_mutex_lock(&rpc->lock);
+        head.life = rpc->peer[r].life;
+        pthread_mutex_unlock(&rpc->lock);
         if (r != rpc->rank)
             oari_rpc_send(rpc, r, &head, NULL);
+    }
     pthread_mutex_lock(&rpc->lock);
     while (in_time && (!all_have_come(rpc) || rpc->serving.first != NULL))
         in_time = oari_rpc_wait_change(rpc, deadline);

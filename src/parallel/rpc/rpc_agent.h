@@ -29,10 +29,12 @@ enum {
 
 /* ---- between agents (rpc_link.c) ----------------------------------------- */
 
+typedef struct oari_rpc_net oari_rpc_net;
+
 /* A message on its way out. */
 typedef struct oari_rpc_out {
     oari_link link;
-    oar_rpc *agent;
+    oari_rpc_net *net; /* by which it goes, from when it is posted */
     int to;
     oar_rpc_message *message; /* what its arrays belong to; may be NULL */
     atomic_int parts_left;    /* sends that are not done */
@@ -44,7 +46,7 @@ typedef struct oari_rpc_out {
 /* A message on its way in, in the list of its peer from its head on. */
 typedef struct oari_rpc_in {
     oari_link link;
-    oar_rpc *agent;
+    oari_rpc_net *net;
     int from;
     oari_rpc_head head;
     oar_rpc_message *message; /* NULL: there was no memory for it */
@@ -58,12 +60,28 @@ typedef struct oari_rpc_in {
 /* A posted receive. */
 typedef struct oari_rpc_slot {
     oari_link link; /* in agent->ready */
-    oar_rpc *agent;
+    oari_rpc_net *net;
     oar_work *work;
     oar_message came;
     oar_status status;
     unsigned char *byte;
 } oari_rpc_slot;
+
+/* A loose group by which messages go: the one of all ranks that an agent is
+ * made with, or one with a rank that has come back (rpc_rejoin.c). */
+struct oari_rpc_net {
+    oari_link link; /* in agent->nets */
+    oar_rpc *agent;
+    oar_group *group;
+    int pair; /* the rank that it is shared with; -1: all of them */
+    oari_rpc_slot slot[OARI_RPC_SLOTS];
+    int slots_posted;
+    int parts;      /* sends and receives under way, besides the slots */
+    oar_work *idle; /* a receive that nothing comes for, to drive with */
+    int listed;     /* in agent->nets */
+    int left;       /* the rank that it is shared with is gone */
+    int aborted, closing;
+};
 
 /* ---- another rank -------------------------------------------------------- */
 
@@ -74,8 +92,12 @@ typedef struct oari_rpc_limits {
 } oari_rpc_limits;
 
 typedef struct oari_rpc_peer {
-    oari_rpc_limits limits;  /* what it takes */
-    int gone;                /* 0, or an oar_gone */
+    oari_rpc_limits limits; /* what it takes */
+    oari_rpc_net *net;      /* by which it is reached; NULL: this rank itself,
+                               or it never was there */
+    int life; /* how often it has come back: with lock and refs_lock, read with
+                 either */
+    int gone; /* 0, or an oar_gone */
     int leaving;             /* it has ended its calls */
     int calls_out, calls_in; /* unanswered: of this rank there, and the other
                                 way */
@@ -161,7 +183,7 @@ struct oar_rpc_call {
     oari_job job;
     oar_rpc *agent;
     oari_rpc_entry *entry;
-    int from;
+    int from, life;
     uint64_t number, bytes;
     int64_t deadline_ns, came_ns;
     int begun, children; /* children: pending calls that it has made */
@@ -204,7 +226,7 @@ struct oar_future {
 typedef struct oari_rpc_pending {
     oari_link link;
     uint64_t number, bytes;
-    int to;
+    int to, life;
     int64_t deadline_ns, began_ns;
     oar_future *future;   /* NULL: nobody waits for it */
     oar_rpc_call *parent; /* the call that it was made from, or NULL */
@@ -221,7 +243,6 @@ typedef struct oari_rpc_pending {
 struct oar_rpc {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a future is done, a window has room, ... */
-    oar_group *group;
     int rank, ranks;
     unsigned generation; /* of fork */
     oar_rpc_opts opts;
@@ -241,20 +262,21 @@ struct oar_rpc {
     int cancels;       /* pending calls with cancel set */
     int arriving;      /* pending calls that are */
 
-    oari_rpc_slot slot[OARI_RPC_SLOTS];
-    int slots_posted;
-    oari_list ready; /* slots that have received */
-    oari_list look;  /* peers of whom a message may be whole */
-    int pumping;     /* a thread handles what came */
-    int parts;       /* sends and receives under way, besides the slots */
-    oar_work *idle;  /* a receive that nothing comes for, to drive with */
+    oari_rpc_net *net; /* of all ranks; NULL: this one came back */
+    oari_list nets;    /* all */
+    atomic_int pairs;  /* of them with one rank each */
+    int drivers;       /* threads that drive those */
+    oari_list ready;   /* slots that have received */
+    oari_list look;    /* peers of whom a message may be whole */
+    int pumping;       /* a thread handles what came */
 
     /* taken alone or inside lock, never the other way */
     pthread_mutex_t refs_lock;
     oari_list refs[OARI_RPC_BUCKETS];
     oari_list notes; /* control messages to send */
     int sending_notes, refs_owned, refs_held;
-    int refs_closed; /* the pool takes no more jobs from here */
+    int refs_closed;                /* the pool takes no more jobs from here */
+    struct oari_rpc_rejoin *rejoin; /* NULL: no rank comes back */
     oar_rpc_stats stats;
 };
 
@@ -266,17 +288,53 @@ extern _Thread_local int oari_rpc_pumping;
 /* OAR_E_ARG for NULL, OAR_E_STATE in a child made by fork. */
 oar_status oari_rpc_check(const oar_rpc *agent, const char *call);
 
+/* Fills in the name and the limits of this rank, from its options. */
+void oari_rpc_set_limits(oar_rpc *agent, const char *name);
+
 /* rpc_link.c */
-oar_status oari_rpc_link_open(oar_rpc *agent, oar_group *parent);
-oar_status oari_rpc_link_start(oar_rpc *agent);
-void oari_rpc_link_close(oar_rpc *agent);
-/* Ends what is sent and received, and waits until no reply is arriving; with
- * the lock. */
-void oari_rpc_link_abort(oar_rpc *agent);
-/* A send or receive is done; no use of agent may follow on this thread. */
-void oari_rpc_end_part(oar_rpc *agent);
+/* Makes a net of a loose duplicate of the group, that is not used yet. */
+oar_status oari_rpc_net_open(oar_rpc *agent, oar_group *parent, int pair,
+                             oari_rpc_net **net);
+/* Lets messages come. */
+oar_status oari_rpc_net_start(oari_rpc_net *net);
+/* Ends it, and frees it; needs no other rank. */
+void oari_rpc_net_close(oari_rpc_net *net);
+/* Ends what is sent and received by all nets, and waits until no reply is
+ * arriving; with the lock. */
+void oari_rpc_abort_nets(oar_rpc *agent);
+/* A send or receive is done; no use of net may follow on this thread. */
+void oari_rpc_end_part(oari_rpc_net *net);
+/* Posts its receives. */
+void oari_rpc_start_slots(oari_rpc_net *net);
+/* Frees what came of a rank and was not handled. */
+void oari_rpc_drop_incoming(oari_rpc_peer *peer);
+/* Handles what has come, unless a thread is at it: that one goes on until there
+ * is nothing. */
+void oari_rpc_pump(oar_rpc *agent);
+/* The rank of a peer in the net's group, and the other way. */
+int oari_rpc_rank_in(const oari_rpc_net *net, int rank);
+int oari_rpc_rank_of(const oari_rpc_net *net, int rank_there);
 /* The tag of what follows the head of a message. */
 int64_t oari_rpc_tag_of(uint64_t sequence);
+
+/* rpc_rejoin.c: ranks that come back. All of it does nothing without a name to
+ * come back under. */
+oar_status oari_rpc_rejoin_open(oar_rpc *agent);
+/* Tells those that come back of this rank, and of the group's backend. */
+oar_status oari_rpc_rejoin_tell(oar_rpc *agent, const char *backend);
+/* Looks for ranks that are gone from now on. */
+oar_status oari_rpc_rejoin_start(oar_rpc *agent);
+/* Finds the agents that this rank comes back to: its size, life and name. */
+oar_status oari_rpc_come_back(oar_rpc *agent, int rank);
+/* Meets all that are there; blocks until then. */
+oar_status oari_rpc_meet_all(oar_rpc *agent);
+/* Looks for no more. */
+void oari_rpc_rejoin_close(oar_rpc *agent);
+/* Looks for ranks that are gone now; with the lock. */
+void oari_rpc_await_arrivals(oar_rpc *agent);
+/* Lets a rank that has come back be called; with the lock, by the thread that
+ * pumps. Returns 0 if there is none. */
+int oari_rpc_take_arrival(oar_rpc *agent);
 
 /* rpc_send.c */
 /* Sends a message; takes message (may be NULL). Its head's number, sizes and

@@ -112,6 +112,7 @@ static oar_status send_call(oar_rpc *agent, const oari_rpc_pending *p,
 {
     oari_rpc_head head = { .kind = OARI_RPC_CALL,
                            .call = p->number,
+                           .life = p->life,
                            .reference = on.id,
                            .status = (uint32_t)p->parts,
                            .flags = on.flags };

@@ -80,7 +80,7 @@ oar_status oari_future_await(oar_rpc *agent, int count,
         return oari_fail(OAR_E_STATE, "an inline function cannot wait for a "
                                       "call: register it as OAR_RPC_POOL");
     OARI_TRY(oari_rpc_pool_block_begin(agent->pool));
-    while (*index < 0 && agent->idle != NULL && oari_now_ns() < until) {
+    while (*index < 0 && agent->ranks > 1 && oari_now_ns() < until) {
         oari_rpc_drive(agent);
         *index = find_done(count, future);
     }

@@ -18,11 +18,9 @@
 #include "parallel/rpc/rpc_into.h"
 #include "parallel/rpc/rpc_stream.h"
 
-enum { IDLE_TAG = 0x7fffffff, PART_TAGS = 0x7ffffff0 };
+enum { PART_TAGS = 0x7ffffff0 };
 
 _Thread_local int oari_rpc_pumping;
-
-static void pump(oar_rpc *agent);
 
 int64_t oari_rpc_tag_of(uint64_t sequence)
 {
@@ -34,18 +32,12 @@ int oari_rpc_wait_change(oar_rpc *agent, int64_t deadline_ns)
     return oari_cond_wait(&agent->changed, &agent->lock, deadline_ns);
 }
 
-void oari_rpc_drive(oar_rpc *agent)
+void oari_rpc_end_part(oari_rpc_net *net)
 {
-    int done;
+    oar_rpc *agent = net->agent;
 
-    if (agent->idle != NULL)
-        oar_work_test(agent->idle, &done);
-}
-
-void oari_rpc_end_part(oar_rpc *agent)
-{
     pthread_mutex_lock(&agent->lock);
-    if (--agent->parts == 0 && agent->closing)
+    if (--net->parts == 0 && net->closing)
         pthread_cond_broadcast(&agent->changed);
     pthread_mutex_unlock(&agent->lock);
 }
@@ -66,7 +58,8 @@ static void look_at_peer(oar_rpc *agent, int from)
 static void part_received(void *arg, oar_status status)
 {
     oari_rpc_in *in = arg;
-    oar_rpc *agent = in->agent;
+    oari_rpc_net *net = in->net;
+    oar_rpc *agent = net->agent;
     int from = in->from;
 
     if (status != OAR_OK)
@@ -75,9 +68,9 @@ static void part_received(void *arg, oar_status status)
         pthread_mutex_lock(&agent->lock);
         look_at_peer(agent, from);
         pthread_mutex_unlock(&agent->lock);
-        pump(agent);
+        oari_rpc_pump(agent);
     }
-    oari_rpc_end_part(agent);
+    oari_rpc_end_part(net);
 }
 
 static void receive_part(oari_rpc_in *in, void *data, size_t bytes)
@@ -91,7 +84,8 @@ static void receive_part(oari_rpc_in *in, void *data, size_t bytes)
         opts.timeout_ms += opts.timeout_ms == 0;
     }
     status =
-        oar_recv(in->agent->group, oar_span_of(data, bytes, OAR_U8), in->from,
+        oar_recv(in->net->group, oar_span_of(data, bytes, OAR_U8),
+                 oari_rpc_rank_in(in->net, in->from),
                  oari_rpc_tag_of(in->head.sequence), &opts, &work);
     if (status != OAR_OK) {
         part_received(in, status);
@@ -178,9 +172,11 @@ static oar_status check_turn(oar_rpc *agent, int from,
 }
 
 /* Makes the record of a message, with its values if they came with the head. */
-static oar_status make_in(oar_rpc *agent, int from, const unsigned char *byte,
-                          size_t bytes, oari_rpc_in **made)
+static oar_status make_in(oari_rpc_net *net, int from,
+                          const unsigned char *byte, size_t bytes,
+                          oari_rpc_in **made)
 {
+    oar_rpc *agent = net->agent;
     uint64_t array_bytes[OARI_RPC_ARRAYS];
     void *data[OARI_RPC_ARRAYS];
     oari_rpc_in *in;
@@ -202,7 +198,7 @@ static oar_status make_in(oar_rpc *agent, int from, const unsigned char *byte,
     pthread_mutex_unlock(&agent->lock);
     if (in == NULL)
         return OAR_E_NOMEM;
-    in->agent = agent;
+    in->net = net;
     in->from = from;
     in->head = head;
     in->status = oari_rpc_message_receive(
@@ -242,10 +238,13 @@ static void refuse(oar_rpc *agent, int from, const unsigned char *byte,
 /* Reads what a slot has received. */
 static void read_slot(oar_rpc *agent, const oari_rpc_slot *slot)
 {
-    int from = slot->came.source, parts, taken;
+    int from = oari_rpc_rank_of(slot->net, slot->came.source), parts, taken;
     oari_rpc_in *in;
 
-    if (make_in(agent, from, slot->byte, slot->came.bytes, &in) != OAR_OK) {
+    if (agent->peer[from].net != slot->net)
+        return; /* it is of a process that is gone; only this thread changes
+                   that (oari_rpc_take_arrival) */
+    if (make_in(slot->net, from, slot->byte, slot->came.bytes, &in) != OAR_OK) {
         refuse(agent, from, slot->byte, slot->came.bytes);
         return;
     }
@@ -257,7 +256,7 @@ static void read_slot(oar_rpc *agent, const oari_rpc_slot *slot)
     taken = insert_in(&agent->peer[from], in);
     if (taken) {
         look_at_peer(agent, from);
-        agent->parts += parts;
+        slot->net->parts += parts;
         agent->stats.bytes_in += in->head.value_bytes + in->head.array_bytes;
         if (in->head.kind == OARI_RPC_CALL) {
             agent->peer[from].calls_in++;
@@ -285,19 +284,20 @@ static void read_slot(oar_rpc *agent, const oari_rpc_slot *slot)
 static void slot_received(void *arg, oar_status status)
 {
     oari_rpc_slot *slot = arg;
-    oar_rpc *agent = slot->agent;
+    oar_rpc *agent = slot->net->agent;
 
     slot->status = status;
     pthread_mutex_lock(&agent->lock);
     oari_list_append(&agent->ready, &slot->link);
     pthread_mutex_unlock(&agent->lock);
-    pump(agent);
+    oari_rpc_pump(agent);
 }
 
 /* Posts the receive of a slot again. On failure the slot ends. */
 static void post_slot(oari_rpc_slot *slot)
 {
-    oar_rpc *agent = slot->agent;
+    oari_rpc_net *net = slot->net;
+    oar_rpc *agent = net->agent;
     oar_call_opts opts = oar_call_opts_init();
     int closing;
 
@@ -307,16 +307,16 @@ static void post_slot(oari_rpc_slot *slot)
     opts.at_most = 1;
     opts.message = &slot->came;
     pthread_mutex_lock(&agent->lock);
-    closing = agent->closing;
+    closing = net->closing || agent->closing;
     pthread_mutex_unlock(&agent->lock);
     if (slot->status == OAR_OK && !closing &&
-        oar_recv(agent->group, oar_span_of(slot->byte, OARI_RPC_EAGER, OAR_U8),
+        oar_recv(net->group, oar_span_of(slot->byte, OARI_RPC_EAGER, OAR_U8),
                  OAR_ANY_SOURCE, 0, &opts, &slot->work) == OAR_OK) {
         oar_work_then(slot->work, slot_received, slot);
         return;
     }
     pthread_mutex_lock(&agent->lock);
-    agent->slots_posted--;
+    net->slots_posted--;
     pthread_cond_broadcast(&agent->changed);
     pthread_mutex_unlock(&agent->lock);
 }
@@ -390,9 +390,7 @@ static void handle(oar_rpc *agent, oari_rpc_in *in)
     oari_free(in);
 }
 
-/* Handles what has come, unless a thread is at it: that one goes on until there
- * is nothing. */
-static void pump(oar_rpc *agent)
+void oari_rpc_pump(oar_rpc *agent)
 {
     int outer = oari_rpc_pumping;
 
@@ -407,8 +405,11 @@ static void pump(oar_rpc *agent)
                                                 oari_rpc_slot, link);
         oari_rpc_in *in = slot == NULL ? take_whole(agent) : NULL;
 
-        if (slot == NULL && in == NULL)
-            break;
+        if (slot == NULL && in == NULL) {
+            if (!oari_rpc_take_arrival(agent))
+                break;
+            continue;
+        }
         pthread_mutex_unlock(&agent->lock);
         if (slot != NULL) {
             if (slot->status == OAR_OK)
@@ -427,114 +428,21 @@ static void pump(oar_rpc *agent)
     oari_rref_send_notes(agent);
 }
 
-static void rank_gone(void *arg, int rank, oar_gone how)
+void oari_rpc_start_slots(oari_rpc_net *net)
 {
-    static const char *const words[] = {
-        [OAR_GONE_DIED] = "has died",
-        [OAR_GONE_LEFT] = "has left",
-        [OAR_GONE_UNREACHABLE] = "cannot be reached",
-    };
-    oar_rpc *agent = arg;
-    oar_error error;
-
-    pthread_mutex_lock(&agent->lock);
-    if (!agent->peer[rank].gone) {
-        agent->peer[rank].gone = how;
-        agent->stats.ranks_gone++;
-        oari_error_set(&error, OAR_E_PEER, "rank %d (%s) %s", rank,
-                       agent->peer[rank].limits.name, words[how]);
-        error.rank = agent->rank;
-        error.peer = rank;
-        oari_rpc_fail_calls(agent, rank, &error);
-        oari_rpc_cancel_serving(agent, rank);
-        oari_rref_rank_gone(agent, rank, &error);
-        pthread_cond_broadcast(&agent->changed);
-    }
-    pthread_mutex_unlock(&agent->lock);
-    oari_rpc_send_cancels(agent);
-    oari_rref_send_notes(agent);
-}
-
-/* ---- opening and closing ------------------------------------------------- */
-
-oar_status oari_rpc_link_open(oar_rpc *agent, oar_group *parent)
-{
-    oar_dup_opts opts = oar_dup_opts_init();
-
-    if (agent->ranks == 1)
-        return OAR_OK;
-    opts.name = "rpc";
-    opts.timeout_ms = opts.stall_ms = -1;
-    opts.loose = 1;
-    OARI_TRY(oar_group_dup_with(parent, &opts, &agent->group));
-    for (int i = 0; i < OARI_RPC_SLOTS; i++) {
-        agent->slot[i].agent = agent;
-        agent->slot[i].byte = oari_alloc_aligned(64, OARI_RPC_EAGER);
-        if (agent->slot[i].byte == NULL)
-            return OAR_E_NOMEM;
-    }
-    return OAR_OK;
-}
-
-oar_status oari_rpc_link_start(oar_rpc *agent)
-{
-    static char nothing;
-
-    if (agent->group == NULL)
-        return OAR_OK;
-    OARI_TRY(oar_recv(agent->group, oar_span_of(&nothing, 1, OAR_U8),
-                      OAR_ANY_SOURCE, IDLE_TAG, NULL, &agent->idle));
-    agent->slots_posted = OARI_RPC_SLOTS;
+    net->slots_posted = OARI_RPC_SLOTS;
     for (int i = 0; i < OARI_RPC_SLOTS; i++)
-        post_slot(&agent->slot[i]);
-    return oar_group_on_gone(agent->group, rank_gone, agent);
+        post_slot(&net->slot[i]);
 }
 
-static void free_lists(oar_rpc *agent)
+void oari_rpc_drop_incoming(oari_rpc_peer *peer)
 {
-    for (int r = 0; agent->peer != NULL && r < agent->ranks; r++) {
-        oari_link *link;
+    oari_link *link;
 
-        while ((link = oari_list_take(&agent->peer[r].incoming)) != NULL) {
-            oari_rpc_in *in = OARI_CONTAINER_OF(link, oari_rpc_in, link);
+    while ((link = oari_list_take(&peer->incoming)) != NULL) {
+        oari_rpc_in *in = OARI_CONTAINER_OF(link, oari_rpc_in, link);
 
-            oar_rpc_message_destroy(in->message);
-            oari_free(in);
-        }
+        oar_rpc_message_destroy(in->message);
+        oari_free(in);
     }
-}
-
-void oari_rpc_link_abort(oar_rpc *agent)
-{
-    pthread_mutex_unlock(&agent->lock);
-    oar_group_abort(agent->group, "this rank has ended its RPC agent");
-    pthread_mutex_lock(&agent->lock);
-    while (agent->arriving > 0) {
-        pthread_mutex_unlock(&agent->lock);
-        oari_rpc_drive(agent);
-        pthread_mutex_lock(&agent->lock);
-        if (agent->arriving > 0)
-            oari_rpc_wait_change(agent, oari_deadline(10));
-    }
-}
-
-void oari_rpc_link_close(oar_rpc *agent)
-{
-    if (agent->group != NULL) {
-        oar_group_abort(agent->group, "this rank has ended its RPC agent");
-        pthread_mutex_lock(&agent->lock);
-        while (agent->slots_posted > 0 || agent->parts > 0 || agent->pumping) {
-            pthread_mutex_unlock(&agent->lock);
-            oari_rpc_drive(agent);
-            pthread_mutex_lock(&agent->lock);
-            if (agent->slots_posted > 0 || agent->parts > 0 || agent->pumping)
-                oari_rpc_wait_change(agent, oari_deadline(10));
-        }
-        pthread_mutex_unlock(&agent->lock);
-        oar_work_release(agent->idle);
-        oar_group_destroy(agent->group);
-    }
-    for (int i = 0; i < OARI_RPC_SLOTS; i++)
-        oari_free(agent->slot[i].byte);
-    free_lists(agent);
 }

@@ -43,6 +43,7 @@ void oari_rpc_add_pending(oar_rpc *agent, oari_rpc_pending *p)
     oari_rpc_peer *peer = &agent->peer[p->to];
 
     oari_list_append(&agent->pending[p->number % OARI_RPC_BUCKETS], &p->link);
+    p->life = peer->life;
     peer->calls_out++;
     peer->bytes_out += p->bytes;
     agent->stats.pending++;
@@ -129,6 +130,7 @@ void oari_rpc_send_cancels(oar_rpc *agent)
                     p->cancel = 0;
                     agent->cancels--;
                     head.call = p->number;
+                    head.life = p->life;
                     to = p->to;
                 }
         pthread_mutex_unlock(&agent->lock);

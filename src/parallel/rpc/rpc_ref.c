@@ -15,7 +15,9 @@
 #include "base/status.h"
 #include "parallel/rpc/rpc_ref.h"
 
-enum { MAKER_SHIFT = 40 };
+/* A number: 8 bits of the owner's life, 16 of the maker's rank, 8 of the
+ * maker's life, and 32 that the maker counts; the last two are its serial. */
+enum { OWNER_LIFE_SHIFT = 56, MAKER_SHIFT = 40, MAKER_LIFE_SHIFT = 32 };
 
 typedef struct oari_rref_note {
     oari_link link;
@@ -88,6 +90,7 @@ void oari_rref_add_note(oar_rpc *agent, int to, oari_rpc_kind kind, uint64_t id,
     note->head.status = number;
     note->head.flags = flags;
     note->head.left_ms = -1;
+    note->head.life = agent->peer[to].life;
     oari_list_append(&agent->notes, &note->link);
 }
 
@@ -211,7 +214,12 @@ void oari_rref_drop_handle(oar_rref *rref)
 
 int oari_rref_maker(uint64_t id)
 {
-    return (int)(id >> MAKER_SHIFT);
+    return (int)(id >> MAKER_SHIFT & 0xffff);
+}
+
+int oari_rref_owner_life(uint64_t id)
+{
+    return (int)(id >> OWNER_LIFE_SHIFT);
 }
 
 static uint64_t serial_of(uint64_t id)
@@ -244,9 +252,11 @@ oar_rref *oari_rref_find_own(oar_rpc *agent, uint64_t id)
     if (r != NULL || maker >= agent->ranks || serial == 0)
         return r;
     m = &agent->peer[maker];
-    if (m->gone || (serial <= m->made_here &&
-                    (m->made_here - serial >= 64 ||
-                     (m->made_mask >> (m->made_here - serial) & 1) != 0)))
+    if (m->gone || oari_rref_owner_life(id) != agent->peer[agent->rank].life ||
+        (int)(serial >> MAKER_LIFE_SHIFT) != m->life ||
+        (serial <= m->made_here &&
+         (m->made_here - serial >= 64 ||
+          (m->made_mask >> (m->made_here - serial) & 1) != 0)))
         return NULL;
     r = oari_rref_add(agent, agent->rank, id);
     if (r != NULL)
@@ -287,12 +297,15 @@ oar_status oari_rref_find_for(oar_rpc *agent, int from, uint64_t id, int makes,
 
 oar_status oari_rref_promise(oar_rpc *agent, int owner, oar_rref **rref)
 {
+    uint64_t serial;
     oar_rref *r;
 
     pthread_mutex_lock(&agent->refs_lock);
+    serial = (uint64_t)agent->peer[agent->rank].life << MAKER_LIFE_SHIFT |
+             ++agent->peer[owner].made_there;
     r = oari_rref_add(agent, owner,
-                      ((uint64_t)agent->rank << MAKER_SHIFT) |
-                          ++agent->peer[owner].made_there);
+                      (uint64_t)agent->peer[owner].life << OWNER_LIFE_SHIFT |
+                          (uint64_t)agent->rank << MAKER_SHIFT | serial);
     if (r != NULL && oari_rref_is_own(r)) {
         oari_owned_grant(&r->owned, owner);
         r->strand.busy = 1;

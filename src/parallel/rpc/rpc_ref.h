@@ -10,6 +10,8 @@
 int oari_rref_is_own(const oar_rref *rref);
 /* The rank that made a value by oar_rpc_remote. */
 int oari_rref_maker(uint64_t id);
+/* Which of the owner's lives the value belongs to (rpc_rejoin.c). */
+int oari_rref_owner_life(uint64_t id);
 
 oar_rref *oari_rref_find(oar_rpc *agent, int owner, uint64_t id);
 oar_rref *oari_rref_add(oar_rpc *agent, int owner, uint64_t id);

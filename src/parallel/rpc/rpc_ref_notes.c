@@ -62,7 +62,9 @@ static oar_rref *take_held(oar_rpc *agent, int from, int owner, uint64_t id)
         r = oari_rref_add(agent, owner, id);
     if (r == NULL)
         return NULL;
-    if (agent->peer[owner].gone && !r->held.broken) {
+    if ((agent->peer[owner].gone ||
+         agent->peer[owner].life != oari_rref_owner_life(id)) &&
+        !r->held.broken) {
         r->held.broken = 1;
         oari_error_set(&r->error, OAR_E_PEER,
                        "rank %d (%s), which owned the value, is gone", owner,

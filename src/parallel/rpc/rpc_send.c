@@ -7,26 +7,30 @@
 #include "base/status.h"
 #include "parallel/rpc/rpc_agent.h"
 
+static void drop_out(oari_rpc_out *out)
+{
+    oar_rpc_message_destroy(out->message);
+    oari_free(out);
+}
+
 static void part_sent(void *arg, oar_status status)
 {
     oari_rpc_out *out = arg;
-    oar_rpc *agent = out->agent;
+    oari_rpc_net *net = out->net;
 
     (void)status; /* a rank that is gone is told by rank_gone */
-    if (atomic_fetch_sub(&out->parts_left, 1) == 1) {
-        oar_rpc_message_destroy(out->message);
-        oari_free(out);
-    }
-    oari_rpc_end_part(agent);
+    if (atomic_fetch_sub(&out->parts_left, 1) == 1)
+        drop_out(out);
+    oari_rpc_end_part(net);
 }
 
-static void soari_rpc_end_part(oari_rpc_out *out, const void *data,
-                               size_t bytes, int64_t tag)
+static void post_part(oari_rpc_out *out, const void *data, size_t bytes,
+                      int64_t tag)
 {
     oar_work *work;
     oar_status status =
-        oar_send(out->agent->group, oar_span_of_const(data, bytes, OAR_U8),
-                 out->to, tag, NULL, &work);
+        oar_send(out->net->group, oar_span_of_const(data, bytes, OAR_U8),
+                 oari_rpc_rank_in(out->net, out->to), tag, NULL, &work);
 
     if (status != OAR_OK) {
         part_sent(out, status);
@@ -44,12 +48,11 @@ static void post_parts(oari_rpc_out *out, uint64_t sequence)
     int64_t tag = oari_rpc_tag_of(sequence);
     int apart = out->apart;
 
-    soari_rpc_end_part(out, out->byte, out->bytes, 0);
+    post_part(out, out->byte, out->bytes, 0);
     if (apart)
-        soari_rpc_end_part(out, m->values, m->bytes, tag);
+        post_part(out, m->values, m->bytes, tag);
     for (int64_t i = 0; i < arrays; i++)
-        soari_rpc_end_part(out, m->arrays.data[i].data, m->arrays.data[i].bytes,
-                           tag);
+        post_part(out, m->arrays.data[i].data, m->arrays.data[i].bytes, tag);
 }
 
 /* Posts what waits for a rank, unless another thread, or this one further out,
@@ -64,12 +67,19 @@ static void flush(oar_rpc *agent, int to)
         peer->sending = 1;
         while ((link = oari_list_take(&peer->outgoing)) != NULL) {
             oari_rpc_out *out = OARI_CONTAINER_OF(link, oari_rpc_out, link);
-            uint64_t sequence = ++peer->sent;
+            uint64_t sequence = peer->sent + 1;
+            int late = out->net != peer->net; /* its rank died meanwhile */
 
-            oari_rpc_set_u64(out->byte + 8, sequence);
-            agent->parts += atomic_load(&out->parts_left);
+            if (!late) {
+                peer->sent = sequence;
+                oari_rpc_set_u64(out->byte + 8, sequence);
+                out->net->parts += atomic_load(&out->parts_left);
+            }
             pthread_mutex_unlock(&agent->lock);
-            post_parts(out, sequence);
+            if (late)
+                drop_out(out);
+            else
+                post_parts(out, sequence);
             pthread_mutex_lock(&agent->lock);
         }
         peer->sending = 0;
@@ -78,8 +88,7 @@ static void flush(oar_rpc *agent, int to)
 }
 
 /* Makes the first part: head, table, and the values if there is room. */
-static oari_rpc_out *write_out(oar_rpc *agent, int to, oari_rpc_head *head,
-                               oar_rpc_message *m)
+static oari_rpc_out *write_out(int to, oari_rpc_head *head, oar_rpc_message *m)
 {
     size_t arrays = m != NULL ? (size_t)m->arrays.count : 0;
     size_t values = m != NULL ? m->bytes : 0, at;
@@ -101,7 +110,6 @@ static oari_rpc_out *write_out(oar_rpc *agent, int to, oari_rpc_head *head,
         oari_rpc_set_u64(out->byte + at, m->arrays.data[i].bytes);
     if (!apart && values > 0)
         memcpy(out->byte + at, m->values, values);
-    out->agent = agent;
     out->to = to;
     out->message = m;
     out->apart = apart;
@@ -113,7 +121,7 @@ static oari_rpc_out *write_out(oar_rpc *agent, int to, oari_rpc_head *head,
 oar_status oari_rpc_send(oar_rpc *agent, int to, oari_rpc_head *head,
                          oar_rpc_message *message)
 {
-    oari_rpc_out *out = write_out(agent, to, head, message);
+    oari_rpc_out *out = write_out(to, head, message);
     int keep;
 
     if (out == NULL) {
@@ -121,16 +129,17 @@ oar_status oari_rpc_send(oar_rpc *agent, int to, oari_rpc_head *head,
         return OAR_E_NOMEM;
     }
     pthread_mutex_lock(&agent->lock);
-    keep = !agent->peer[to].gone && !agent->closing;
+    keep = !agent->peer[to].gone && !agent->closing &&
+           head->life == agent->peer[to].life;
     if (keep) {
         oari_rref_send_all(agent, to, message);
+        out->net = agent->peer[to].net;
         oari_list_append(&agent->peer[to].outgoing, &out->link);
         agent->stats.bytes_out += head->value_bytes + head->array_bytes;
     }
     pthread_mutex_unlock(&agent->lock);
     if (!keep) {
-        oar_rpc_message_destroy(message);
-        oari_free(out);
+        drop_out(out);
         return OAR_OK;
     }
     flush(agent, to);

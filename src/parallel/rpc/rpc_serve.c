@@ -42,12 +42,12 @@ static oar_rpc_message *write_failure(const oar_error *error)
 }
 
 /* Sends an answer; takes reply. */
-static void send_answer(oar_rpc *agent, int to, uint64_t number, int failed,
-                        oar_rpc_message *reply)
+static void send_answer(oar_rpc *agent, int to, int life, uint64_t number,
+                        int failed, oar_rpc_message *reply)
 {
-    oari_rpc_head head = { .kind = OARI_RPC_ANSWER,
-                           .call = number,
-                           .left_ms = -1 };
+    oari_rpc_head head = {
+        .kind = OARI_RPC_ANSWER, .call = number, .life = life, .left_ms = -1
+    };
     oar_rpc_message *copy = NULL;
     oar_status status;
 
@@ -70,7 +70,7 @@ static void answer(oar_rpc_call *call, const char *name, const oar_error *error)
     oari_rpc_peer *peer = &agent->peer[call->from];
     oar_rpc_message *reply = call->reply;
     uint64_t number = call->number;
-    int from = call->from;
+    int from = call->from, life = call->life;
     oar_error e;
 
     if (error == NULL && oari_rref_check_all(agent, reply) != OAR_OK) {
@@ -96,8 +96,10 @@ static void answer(oar_rpc_call *call, const char *name, const oar_error *error)
     pthread_mutex_lock(&agent->lock);
     oari_rpc_leave_children(agent, call);
     oari_list_remove(&agent->serving, &call->link);
-    peer->calls_in--;
-    peer->bytes_in -= call->bytes;
+    if (life == peer->life) {
+        peer->calls_in--;
+        peer->bytes_in -= call->bytes;
+    }
     if (call->entry != NULL && --call->entry->users == 0)
         pthread_cond_broadcast(&agent->changed);
     if (agent->serving.first == NULL)
@@ -106,7 +108,7 @@ static void answer(oar_rpc_call *call, const char *name, const oar_error *error)
     if (call->rref != NULL)
         oari_rref_drop_handle(call->rref);
     oari_free(call);
-    send_answer(agent, from, number, error != NULL, reply);
+    send_answer(agent, from, life, number, error != NULL, reply);
 }
 
 /* ---- running ------------------------------------------------------------- */
@@ -336,6 +338,7 @@ void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
     memcpy(call->site, head->site, sizeof call->site);
     pthread_mutex_lock(&agent->lock);
     oari_list_append(&agent->serving, &call->link);
+    call->life = agent->peer[from].life;
     if (agent->peer[from].gone)
         atomic_store(&call->cancelled, 1);
     if (status == OAR_OK)

@@ -191,6 +191,8 @@ oar_status oar_future_next(oar_future *future, oar_rpc_message **part)
         given = take_first(future->stream);
     if (given != NULL)
         pay = owe_credit(future, given, &head, &to);
+    if (pay)
+        head.life = agent->peer[to].life;
     future->stream->taking = 0;
     pthread_mutex_unlock(&agent->lock);
     if (pay && to == agent->rank)
@@ -283,6 +285,7 @@ static oar_status post_part(oar_rpc_call *call, oar_rpc_message *part)
     oar_rpc *agent = call->agent;
     oari_rpc_head head = { .kind = OARI_RPC_PART,
                            .call = call->number,
+                           .life = call->life,
                            .left_ms = -1 };
     oar_rpc_message *copy;
     oar_status status;

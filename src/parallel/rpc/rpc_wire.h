@@ -69,6 +69,7 @@ typedef struct oari_rpc_head {
     int64_t left_ms;
     uint64_t value_bytes, array_bytes;
     uint32_t arrays, status;
+    int life; /* of the rank that it goes to (rpc_rejoin.c); not sent */
     char name[OARI_RPC_NAME + 1], site[OARI_RPC_SITE + 1];
 } oari_rpc_head;
 
