@@ -1114,6 +1114,7 @@ class oar_pipeline_batch(Structure):
         ("rows", c_void_p),
         ("weight", c_void_p),
         ("scale", c_double),
+        ("apart", c_int),
     ]
 
 
@@ -1124,6 +1125,7 @@ class oar_pipeline_opts(Structure):
         ("loss_arg", c_void_p),
         ("equal", c_int),
         ("timeout_ms", c_int64),
+        ("dynamic", c_int),
     ]
 
 
@@ -1148,6 +1150,8 @@ class oar_pipeline_stats(Structure):
         ("messages", c_int),
         ("in_flight", c_int),
         ("most_bytes", c_uint64),
+        ("simulated_s", c_double),
+        ("simulated_bubble", c_double),
     ]
 
 
@@ -1267,6 +1271,10 @@ class oar_rpc_call_opts(Structure):
         ("timeout_ms", c_int64),
         ("no_wait", c_int),
         ("detached", c_int),
+        ("parts", c_int),
+        ("into_count", c_int),
+        ("into", c_void_p),
+        ("into_tensors", c_void_p),
     ]
 
 
@@ -1292,6 +1300,7 @@ class oar_rpc_opts(Structure):
         ("window_calls", c_int),
         ("window_bytes", c_size_t),
         ("message_bytes", c_size_t),
+        ("stream_bytes", c_size_t),
     ]
 
 
@@ -1314,6 +1323,8 @@ class oar_rpc_stats(Structure):
         ("ranks_gone", c_int),
         ("values_owned", c_int),
         ("values_held", c_int),
+        ("parts_out", c_uint64),
+        ("parts_in", c_uint64),
     ]
 
 
@@ -2014,6 +2025,7 @@ FUNCTIONS = {
         c_int, c_void_p,),
     "oar_full": (c_void_p, c_void_p, c_int, oar_shape, c_double,),
     "oar_future_cancel": (c_int, c_void_p,),
+    "oar_future_next": (c_int, c_void_p, c_void_p,),
     "oar_future_release": (None, c_void_p,),
     "oar_future_test": (c_int, c_void_p, c_void_p,),
     "oar_future_then": (c_int, c_void_p, c_void_p, c_void_p,),
@@ -2246,6 +2258,8 @@ FUNCTIONS = {
     "oar_pipeline_create_at": (c_int, c_char_p, c_int, c_void_p, c_void_p,
         c_int, c_void_p, c_void_p, c_void_p,),
     "oar_pipeline_destroy": (None, c_void_p,),
+    "oar_pipeline_draw_at": (c_int, c_char_p, c_int, c_void_p, c_int,
+        c_void_p,),
     "oar_pipeline_eval_at": (c_int, c_char_p, c_int, c_void_p, c_void_p,
         c_void_p, c_void_p,),
     "oar_pipeline_read_stats": (c_int, c_void_p, c_void_p,),
@@ -2335,6 +2349,7 @@ FUNCTIONS = {
     "oar_rpc_reply": (c_void_p, c_void_p,),
     "oar_rpc_self": (c_void_p, c_void_p,),
     "oar_rpc_self_message": (c_void_p, c_void_p,),
+    "oar_rpc_send_part": (c_int, c_void_p, c_void_p,),
     "oar_rpc_shutdown": (c_int, c_void_p, c_int64,),
     "oar_rpc_site": (c_char_p, c_void_p,),
     "oar_rpc_size": (c_int, c_void_p,),
@@ -2725,10 +2740,10 @@ SIZES = {
     "oar_optim_description": 80,
     "oar_optim_entry": 56,
     "oar_part_place": 80,
-    "oar_pipeline_batch": 56,
-    "oar_pipeline_opts": 40,
+    "oar_pipeline_batch": 64,
+    "oar_pipeline_opts": 48,
     "oar_pipeline_result": 32,
-    "oar_pipeline_stats": 72,
+    "oar_pipeline_stats": 88,
     "oar_place": 160,
     "oar_placement": 24,
     "oar_pool2d_opts": 24,
@@ -2740,10 +2755,10 @@ SIZES = {
     "oar_reducer_opts": 64,
     "oar_reducer_stats": 56,
     "oar_rename": 24,
-    "oar_rpc_call_opts": 24,
+    "oar_rpc_call_opts": 48,
     "oar_rpc_function": 56,
-    "oar_rpc_opts": 56,
-    "oar_rpc_stats": 104,
+    "oar_rpc_opts": 64,
+    "oar_rpc_stats": 120,
     "oar_safetensors_entry": 120,
     "oar_safetensors_opts": 24,
     "oar_sampler_opts": 24,
