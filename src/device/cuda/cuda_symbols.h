@@ -13,7 +13,7 @@
  * device is a number, device memory is an address in 64 bits. A cudaStream_t or
  * a CUstream of the caller's is an oari_cu_stream. */
 typedef void *oari_cu_context, *oari_cu_stream, *oari_cu_event, *oari_cu_module,
-    *oari_cu_function;
+    *oari_cu_function, *oari_cu_graph, *oari_cu_graph_exec;
 typedef uint64_t oari_cu_memory;
 static inline oari_cu_memory oari_cu_address(const void *memory)
 {
@@ -61,7 +61,19 @@ enum {
     OARI_CU_DEINITIALIZED = 4,
     OARI_CU_NO_DEVICE = 100,
     OARI_CU_PEER_ACCESS_ALREADY_ENABLED = 704,
-    OARI_CU_NOT_READY = 600
+    OARI_CU_NOT_READY = 600,
+    OARI_CU_CAPTURE_UNSUPPORTED = 900, /* the first of what a capture says */
+    OARI_CU_CAPTURE_INVALIDATED = 901,
+    OARI_CU_CAPTURED_EVENT = 907,
+    OARI_CU_CAPTURE_WRONG_THREAD = 908 /* the last */
+};
+
+/* CUstreamCaptureMode: what a call that might disturb a capture is refused for:
+ * captures of any thread, of the calling one, or none. */
+enum {
+    OARI_CU_CAPTURE_GLOBAL,
+    OARI_CU_CAPTURE_THREAD,
+    OARI_CU_CAPTURE_RELAXED
 };
 
 /* clang-format off */
@@ -169,7 +181,24 @@ enum {
       (oari_cu_function function, unsigned grid_x, unsigned grid_y,            \
        unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,  \
        unsigned shared_bytes, oari_cu_stream stream, void **parameters,        \
-       void **extra))
+       void **extra))                                                          \
+    X(LaunchHostFunc, cuLaunchHostFunc,                                        \
+      (oari_cu_stream stream, void (*fn)(void *arg), void *arg))               \
+    X(StreamBeginCapture, cuStreamBeginCapture_v2,                             \
+      (oari_cu_stream stream, int mode))                                       \
+    X(StreamEndCapture, cuStreamEndCapture,                                    \
+      (oari_cu_stream stream, oari_cu_graph *graph))                           \
+    X(StreamIsCapturing, cuStreamIsCapturing,                                  \
+      (oari_cu_stream stream, int *status))                                    \
+    X(ThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode,      \
+      (int *mode))                                                             \
+    X(GraphInstantiate, cuGraphInstantiateWithFlags,                           \
+      (oari_cu_graph_exec *exec, oari_cu_graph graph,                          \
+       unsigned long long flags))                                              \
+    X(GraphLaunch, cuGraphLaunch,                                              \
+      (oari_cu_graph_exec exec, oari_cu_stream stream))                        \
+    X(GraphExecDestroy, cuGraphExecDestroy, (oari_cu_graph_exec exec))         \
+    X(GraphDestroy, cuGraphDestroy, (oari_cu_graph graph))
 /* clang-format on */
 
 /* A pointer for each: cu->MemAlloc(...) is cuMemAlloc_v2. */

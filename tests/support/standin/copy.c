@@ -28,19 +28,25 @@ static void run_copy(void *arg)
                 what->from + row * what->from_pitch, what->width);
 }
 
+/* from: of the host memory; what is not pinned no graph can have. */
+enum { PINNED, ASIDE, WAITED };
+
 static int put(context *c, oari_cu_stream handle, operation_fn fn, void *arg,
-               int wait)
+               int from)
 {
     operation *op = NULL;
     stream *s;
+    int bad = CU_INVALID_HANDLE, wait = from == WAITED;
     pthread_mutex_lock(&standin_lock);
     s = standin_stream_locked(c, handle);
-    if (s)
+    if (s && *standin_stream_capture(s) && from != PINNED)
+        bad = standin_spoil_capture(*standin_stream_capture(s));
+    else if (s)
         op = standin_put_locked(s, fn, arg, NULL);
     pthread_mutex_unlock(&standin_lock);
     if (!op) {
         free(arg);
-        return CU_INVALID_HANDLE;
+        return bad;
     }
     if (wait)
         standin_finish(op);
@@ -86,7 +92,9 @@ int cuMemcpyHtoDAsync_v2(oari_cu_memory to, const void *from, size_t bytes,
         return OARI_CU_INVALID_VALUE;
     aside = !pinned && bytes <= ASIDE_MOST;
     return put(c, stream_handle, run_copy, make_copy(at, from, bytes, aside),
-               !pinned && !aside);
+               pinned  ? PINNED
+               : aside ? ASIDE
+                       : WAITED);
 }
 
 int cuMemcpyDtoHAsync_v2(void *to, oari_cu_memory from, size_t bytes,
@@ -103,7 +111,7 @@ int cuMemcpyDtoHAsync_v2(void *to, oari_cu_memory from, size_t bytes,
     if (!at || !to || pinned < 0)
         return OARI_CU_INVALID_VALUE;
     return put(c, stream_handle, run_copy, make_copy(to, at, bytes, 0),
-               !pinned);
+               pinned ? PINNED : WAITED);
 }
 
 int cuMemcpyDtoDAsync_v2(oari_cu_memory to, oari_cu_memory from, size_t bytes,
@@ -185,7 +193,7 @@ int cuMemcpy2DAsync_v2(const oari_cu_copy2d *p, oari_cu_stream stream_handle)
     what->height = p->height;
     what->to_pitch = p->to_pitch;
     what->from_pitch = p->from_pitch;
-    return put(c, stream_handle, run_copy, what, wait);
+    return put(c, stream_handle, run_copy, what, wait ? WAITED : PINNED);
 }
 
 /* ---- fills --------------------------------------------------------------- */

@@ -78,6 +78,20 @@ static const struct {
     { 713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
       "pointer does not correspond to a registered memory region" },
     { 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
+    { 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+      "operation not permitted when stream is capturing" },
+    { 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+      "operation failed due to a previous error during capture" },
+    { 904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
+      "capturing stream has unjoined work" },
+    { 905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+      "dependency created on uncaptured work in another stream" },
+    { 907, "CUDA_ERROR_CAPTURED_EVENT",
+      "operation not permitted on an event last recorded in a capturing "
+      "stream" },
+    { 908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+      "attempt to terminate a thread-local capture sequence from another "
+      "thread" },
 };
 
 static int find_error(int code)
@@ -327,6 +341,7 @@ int cuCtxSynchronize(void)
 {
     context *c;
     int bad = standin_enter(&c);
+    bad = bad ? bad : standin_unsafe();
     if (!bad)
         standin_drain(c);
     return bad;

@@ -62,6 +62,7 @@ typedef void (*operation_fn)(void *arg);
 
 typedef struct context context;
 typedef struct stream stream;
+typedef struct block block;
 
 struct context {
     int device;
@@ -93,6 +94,34 @@ stream *standin_stream_locked(context *c, oari_cu_stream handle);
 /* Waits until all that is on any stream of the context by now has run. */
 void standin_drain(context *c);
 
+/* ---- captures and graphs (graph.c) --------------------------------------- */
+
+/* A graph: what was put on a stream between the begin and the end of a capture,
+ * in the order of the calls. All of it is locked. */
+typedef struct graph graph;
+
+/* The capture that a stream is in; NULL: none. A stream comes into one by
+ * waiting for an event of it. */
+graph **standin_stream_capture(stream *s);
+/* The capture that an operation belongs to, which never runs itself. */
+graph *standin_captured_in(const operation *op);
+/* Adds to the graph; arg belongs to it. */
+void standin_capture(graph *g, operation_fn fn, void *arg);
+/* Makes the end of the capture fail. Returns 900. */
+int standin_spoil_capture(graph *g);
+/* Returns 900, and spoils the captures, if the calling thread may not make a
+ * call now that could disturb a capture. Takes the lock. */
+int standin_unsafe(void);
+/* Ends the process if a graph uses the block. */
+void standin_check_graphs(const block *b);
+/* Locked: an operation that is not put on the stream but stands for what has
+ * been captured on it. */
+operation *standin_captured_operation(stream *s);
+void standin_each_stream(void (*fn)(stream *s, void *arg), void *arg);
+int *standin_joined(operation *op); /* the first stream has waited for it */
+operation *standin_last(stream *s);
+int standin_is_standard(const stream *s);
+
 /* Sleeps as long as a stream would before it begins something. */
 STANDIN_API void standin_dawdle(uint64_t *seed);
 
@@ -123,8 +152,8 @@ typedef struct block_ledger {
     int32_t peer[STANDIN_MOST_PEERS]; /* process; 0: none */
 } block_ledger;
 
-typedef struct block {
-    struct block *next;
+struct block {
+    block *next;
     block_kind kind;
     uint64_t address;
     char *view;
@@ -135,7 +164,7 @@ typedef struct block {
     int opens;            /* of a peer's */
     uint64_t key;         /* the same in all processes that map it */
     block_ledger *ledger; /* device memory and a peer's */
-} block;
+};
 
 size_t standin_page(void);
 /* Maps bytes of fd (with a ledger behind them) at an address without access and

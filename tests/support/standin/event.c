@@ -17,6 +17,9 @@ typedef struct event {
 
 static event *events;
 
+/* The wait for an event in a capture, or for one of a capture (graph.c). */
+int standin_capture_wait(stream *s, operation *mark);
+
 static event *find_event(oari_cu_event handle)
 {
     for (event *e = events; e; e = e->next)
@@ -100,6 +103,9 @@ int cuStreamWaitEvent(oari_cu_stream stream_handle, oari_cu_event handle,
     s = standin_stream_locked(c, stream_handle);
     if (!e || !s)
         bad = CU_INVALID_HANDLE;
+    else if (e->mark &&
+             (standin_captured_in(e->mark) || *standin_stream_capture(s)))
+        bad = standin_capture_wait(s, e->mark);
     else if (e->mark)
         standin_release_locked(standin_put_locked(s, NULL, NULL, e->mark));
     pthread_mutex_unlock(&standin_lock);
@@ -110,12 +116,15 @@ int cuEventQuery(oari_cu_event handle)
 {
     event *e;
     int bad = standin_begin();
+    bad = bad ? bad : standin_unsafe();
     if (bad)
         return bad;
     pthread_mutex_lock(&standin_lock);
     e = find_event(handle);
     if (!e)
         bad = CU_INVALID_HANDLE;
+    else if (e->mark && standin_captured_in(e->mark))
+        bad = OARI_CU_CAPTURED_EVENT;
     else if (e->mark && !standin_is_done(e->mark))
         bad = OARI_CU_NOT_READY;
     pthread_mutex_unlock(&standin_lock);
@@ -128,13 +137,18 @@ int cuEventSynchronize(oari_cu_event handle)
     event *e;
     operation *mark = NULL;
     int bad = standin_enter(&c);
+    bad = bad ? bad : standin_unsafe();
     if (bad)
         return bad;
     pthread_mutex_lock(&standin_lock);
     e = find_event(handle);
-    if (e && e->mark)
+    if (e && e->mark && standin_captured_in(e->mark))
+        bad = OARI_CU_CAPTURED_EVENT;
+    else if (e && e->mark)
         mark = standin_keep_locked(e->mark);
     pthread_mutex_unlock(&standin_lock);
+    if (bad)
+        return bad;
     if (mark)
         standin_finish(mark);
     return e ? OARI_CU_SUCCESS : CU_INVALID_HANDLE;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // standin/fiber.cc: fibers: a switch of stacks that costs a few nanoseconds
 // (swapcontext makes a call to the kernel each time), with a page without
-// access below each stack. Sanitizers of addresses are told of each switch; that
-// of threads takes all fibers of a thread for one, which they are: nothing that
-// they do is concurrent.
+// access below each stack. Sanitizers of addresses are told of each switch;
+// that of threads takes all fibers of a thread for one, which they are: nothing
+// that they do is concurrent.
 #include "standin/fiber.h"
 
 #include <sys/mman.h>

@@ -188,6 +188,7 @@ int cuMemAlloc_v2(oari_cu_memory *memory, size_t bytes)
     context *c;
     block *b = NULL;
     int bad = standin_enter(&c);
+    bad = bad ? bad : standin_unsafe();
     if (bad)
         return bad;
     if (bytes == 0)
@@ -222,12 +223,15 @@ int cuMemFree_v2(oari_cu_memory memory)
     context *c;
     block *b;
     int bad = standin_enter(&c);
+    bad = bad ? bad : standin_unsafe();
     if (bad)
         return bad;
     if (memory == 0)
         return OARI_CU_SUCCESS;
     pthread_mutex_lock(&standin_lock);
     b = standin_unlist(memory, BLOCK_DEVICE);
+    if (b)
+        standin_check_graphs(b);
     pthread_mutex_unlock(&standin_lock);
     if (!b)
         return OARI_CU_INVALID_VALUE;
@@ -281,6 +285,7 @@ int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags)
     context *c;
     block *b;
     int bad = standin_enter(&c);
+    bad = bad ? bad : standin_unsafe();
     if (bad)
         return bad;
     if (bytes == 0 || flags & ~7u)
@@ -310,10 +315,13 @@ int cuMemFreeHost(void *memory)
     context *c;
     block *b;
     int bad = standin_enter(&c);
+    bad = bad ? bad : standin_unsafe();
     if (bad)
         return bad;
     pthread_mutex_lock(&standin_lock);
     b = standin_unlist((uint64_t)(uintptr_t)memory, BLOCK_PINNED);
+    if (b)
+        standin_check_graphs(b);
     pthread_mutex_unlock(&standin_lock);
     if (!b)
         return OARI_CU_INVALID_VALUE;
@@ -361,6 +369,7 @@ int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
 {
     context *c;
     int bad = standin_enter(&c);
+    bad = bad ? bad : standin_unsafe();
     if (bad)
         return bad;
     if (!memory || bytes == 0 || flags & ~15u)
@@ -384,6 +393,7 @@ int cuMemHostUnregister(void *memory)
     block *b;
     size_t within = (uintptr_t)memory % standin_page();
     int bad = standin_enter(&c);
+    bad = bad ? bad : standin_unsafe();
     if (bad)
         return bad;
     standin_drain(c);

@@ -50,6 +50,7 @@ int cuModuleLoadData(oari_cu_module *handle, const void *image)
     context *c;
     module *m;
     int bad = standin_enter(&c);
+    bad = bad ? bad : standin_unsafe();
     if (bad)
         return bad;
     if (!image)

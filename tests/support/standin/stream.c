@@ -18,6 +18,8 @@ struct operation {
     void *arg;
     operation **after; /* what has to be done first */
     int after_count;
+    graph *captured; /* it stands in this graph and never runs */
+    int joined;
 };
 
 struct stream {
@@ -25,7 +27,8 @@ struct stream {
     context *owner;
     unsigned flags;
     int standard;
-    int doomed; /* destroyed; ends when it is empty */
+    int doomed;     /* destroyed; ends when it is empty */
+    graph *capture; /* what is put on the stream goes there */
     uint64_t seed;
     operation *first, **end;
     operation *last; /* the newest that was put, done or not */
@@ -101,10 +104,57 @@ static void add_standard(operation *op, stream *s)
             add_after(op, other->last);
 }
 
+graph **standin_stream_capture(stream *s)
+{
+    return &s->capture;
+}
+
+graph *standin_captured_in(const operation *op)
+{
+    return op->captured;
+}
+
+int *standin_joined(operation *op)
+{
+    return &op->joined;
+}
+
+operation *standin_last(stream *s)
+{
+    return s->last;
+}
+
+int standin_is_standard(const stream *s)
+{
+    return s->standard;
+}
+
+void standin_each_stream(void (*fn)(stream *s, void *arg), void *arg)
+{
+    for (stream *s = streams; s; s = s->next)
+        fn(s, arg);
+}
+
+operation *standin_captured_operation(stream *s)
+{
+    operation *op = calloc(1, sizeof *op);
+    op->refs = 2; /* s->last, the caller */
+    op->done = 1;
+    op->captured = s->capture;
+    standin_release_locked(s->last);
+    s->last = op;
+    return op;
+}
+
 operation *standin_put_locked(stream *s, operation_fn fn, void *arg,
                               operation *after)
 {
-    operation *op = calloc(1, sizeof *op);
+    operation *op;
+    if (s->capture) {
+        standin_capture(s->capture, fn, arg);
+        return standin_captured_operation(s);
+    }
+    op = calloc(1, sizeof *op);
     op->refs = 3; /* the queue, s->last, the caller */
     op->run = fn;
     op->arg = arg;
@@ -335,6 +385,11 @@ int cuStreamSynchronize(oari_cu_stream handle)
         return bad;
     pthread_mutex_lock(&standin_lock);
     s = standin_stream_locked(c, handle);
+    if (s && s->capture) {
+        bad = standin_spoil_capture(s->capture);
+        pthread_mutex_unlock(&standin_lock);
+        return bad;
+    }
     op = s ? newest(s) : NULL;
     if (op) {
         op->refs += !s->standard;
@@ -367,8 +422,10 @@ int cuStreamQuery(oari_cu_stream handle)
     pthread_mutex_lock(&standin_lock);
     s = standin_stream_locked(c, handle);
     busy = s && is_busy(s);
+    if (s && s->capture)
+        bad = standin_spoil_capture(s->capture);
     pthread_mutex_unlock(&standin_lock);
-    if (!s)
-        return CU_INVALID_HANDLE;
+    if (!s || bad)
+        return bad ? bad : CU_INVALID_HANDLE;
     return busy ? OARI_CU_NOT_READY : OARI_CU_SUCCESS;
 }
