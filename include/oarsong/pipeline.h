@@ -107,6 +107,13 @@ typedef struct oar_pipeline_opts {
                            before each, and not found out by a run on zeros:
                            for shapes that differ between micro-batches, or at
                            every step, or depend on numbers */
+    uint64_t most_bytes; /* OAR_E_ARG, before anything runs, if what is in
+                            flight on a rank, with messages, needs more by
+                            oar_schedule_check; 0: no limit. Not of a dynamic
+                            pipeline. What stages hold is found by running each
+                            on zeros, as for shapes but recorded and with
+                            modules in the mode they are in, whose buffers and
+                            counters are put back; the loss runs, too */
 } oar_pipeline_opts;
 OAR_OPTS_INIT(oar_pipeline_opts);
 
@@ -237,21 +244,21 @@ OAR_API oar_status oar_pipeline_read_stats(const oar_pipeline *pipeline,
 /* Gives what the actions of all stages took in the last step, in seconds and
  * bytes, for oar_schedule_check (which says what time and bubble the step
  * should have had), _best and _draw. A B is given as two equal halves; `half`
- * is 0 for a stage that had no I. hop is the mean time from the end of an action
- * to that when another rank, which waited for its result, had it. All ranks call
- * it. The arrays are borrowed until the next call, or until the pipeline is
- * destroyed. */
+ * is 0 for a stage that had no I. hop is the mean time from the end of an
+ * action to when another rank, which waited for its result, had it. All ranks
+ * call it. The arrays are borrowed until the next call, or until the pipeline
+ * is destroyed. */
 #define oar_pipeline_cost(pipeline, cost) \
     oar_pipeline_cost_at(OAR_HERE, pipeline, cost)
 OAR_API oar_status oar_pipeline_cost_at(const char *file, int line,
                                         oar_pipeline *pipeline,
                                         oar_schedule_cost *cost);
 
-/* Draws the last step, or the last oar_pipeline_eval, as it was, by the painters
- * of oar_schedule_draw; in a Chrome trace times are true. Clocks of several
- * hosts are aligned by the step's own messages. All ranks call it, with the same
- * picture; *text is NULL on all but rank 0 (oar_free). OAR_E_STATE before the
- * first step. */
+/* Draws the last step, or the last oar_pipeline_eval, as it was, by the
+ * painters of oar_schedule_draw; in a Chrome trace times are true. Clocks of
+ * several hosts are aligned by the step's own messages. All ranks call it, with
+ * the same picture; *text is NULL on all but rank 0 (oar_free). OAR_E_STATE
+ * before the first step. */
 #define oar_pipeline_draw(pipeline, picture, text) \
     oar_pipeline_draw_at(OAR_HERE, pipeline, picture, text)
 OAR_API oar_status oar_pipeline_draw_at(const char *file, int line,

@@ -151,7 +151,9 @@ static oar_status run_on_mesh(oar_group *g, void *arg)
     }
     CHECK_OK(oar_pipeline_create(
         pp, schedule, stages, stage,
-        OAR_OPTS(oar_pipeline_opts, .loss = staged_net_loss), &pipe));
+        OAR_OPTS(oar_pipeline_opts, .loss = staged_net_loss,
+                 .most_bytes = 1 << 30), /* must change nothing */
+        &pipe));
     CHECK_OK(train(
         c, pipe, oar_group_rank(dp), oar_schedule_rank_of(schedule, 0) == rank,
         oar_schedule_rank_of(schedule, c->net.stages - 1) == rank, w, stages));

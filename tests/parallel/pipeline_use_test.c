@@ -210,7 +210,7 @@ typedef struct small {
 } small;
 
 static oar_status small_open(small *s, oar_group *g, oar_schedule_kind kind,
-                             int64_t rows)
+                             int64_t rows, uint64_t most_bytes)
 {
     int rank = oar_group_rank(g), ranks = oar_group_size(g);
 
@@ -222,9 +222,11 @@ static oar_status small_open(small *s, oar_group *g, oar_schedule_kind kind,
     s->stage = oar_stage_init();
     s->stage.index = rank;
     s->stage.module = staged_net_stage(STAGED_MLP, rank);
-    CHECK_OK(oar_pipeline_create(
-        g, s->schedule, 1, &s->stage,
-        OAR_OPTS(oar_pipeline_opts, .loss = staged_net_loss), &s->pipe));
+    CHECK_OK(
+        oar_pipeline_create(g, s->schedule, 1, &s->stage,
+                            OAR_OPTS(oar_pipeline_opts, .loss = staged_net_loss,
+                                     .most_bytes = most_bytes),
+                            &s->pipe));
     s->input = staged_net_input(&s->net, 0);
     s->target = staged_net_target(&s->net, 0);
     s->batch = oar_pipeline_batch_init();
@@ -255,7 +257,7 @@ static oar_status evaluate(oar_group *g, void *arg)
     double loss = 0;
     small s;
 
-    CHECK_OK(small_open(&s, g, OAR_SCHEDULE_1F1B, 10));
+    CHECK_OK(small_open(&s, g, OAR_SCHEDULE_1F1B, 10, 0));
     CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
     before = staged_net_hash(s.stage.module);
     oar_module_train(s.stage.module, 0);
@@ -360,7 +362,7 @@ static oar_status count_allocations(oar_group *g, void *arg)
     float none = 0;
     small s;
 
-    CHECK_OK(small_open(&s, g, kind, 10));
+    CHECK_OK(small_open(&s, g, kind, 10, 0));
     for (int k = 0; k < 4; k++)
         CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
     for (int i = 0; i < 5 && none == 0; i++) {
@@ -397,7 +399,7 @@ static oar_status compare_figures(oar_group *g, void *arg)
     uint64_t most;
     small s;
 
-    CHECK_OK(small_open(&s, g, kind, 12));
+    CHECK_OK(small_open(&s, g, kind, 12, 0));
     for (int k = 0; k < 2; k++)
         CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
     CHECK_OK(oar_pipeline_cost(s.pipe, &cost));
@@ -436,6 +438,62 @@ static void a_step_is_measured(void **state)
                 OAR_OK);
 }
 
+/* ---- limits -------------------------------------------------------------- */
+
+/* What a step needs, by what it was measured to need, is enough, and one byte
+ * less is not. The limit changes nothing of what is computed. */
+static oar_status limit_memory(oar_group *g, void *arg)
+{
+    oar_schedule_kind kind = *(oar_schedule_kind *)arg;
+    oar_schedule_report report = oar_schedule_report_init();
+    oar_schedule_cost cost;
+    oar_pipeline_batch fewer;
+    oar_tensor *part[2];
+    char text[100];
+    uint64_t hash;
+    small s;
+
+    CHECK_OK(small_open(&s, g, kind, 11, 0));
+    CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
+    CHECK_OK(oar_pipeline_cost(s.pipe, &cost));
+    CHECK_OK(oar_schedule_check(s.schedule, &cost, &report));
+    hash = staged_net_hash(s.stage.module);
+    small_close(&s);
+    CHECK_OK(small_open(&s, g, kind, 11, report.most_bytes));
+    CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
+    CHECK(staged_net_hash(s.stage.module) == hash);
+    small_close(&s);
+    CHECK_OK(small_open(&s, g, kind, 11, report.most_bytes - 1));
+    snprintf(text, sizeof text,
+             "rank %d needs %llu bytes for what is in flight, and %llu are",
+             report.most_rank, (unsigned long long)report.most_bytes,
+             (unsigned long long)report.most_bytes - 1);
+    for (int k = 0; k < 2; k++)
+        CHECK(fails_with(oar_pipeline_step(s.pipe, &s.batch, NULL), OAR_E_ARG,
+                         text));
+    part[0] = oar_narrow(NULL, s.input, 0, 0, 8);
+    part[1] = oar_narrow(NULL, s.target, 0, 0, 8);
+    fewer = s.batch;
+    fewer.input = &part[0];
+    fewer.target = &part[1];
+    CHECK_OK(oar_pipeline_step(s.pipe, &fewer, NULL));
+    for (int i = 0; i < 2; i++)
+        oar_tensor_release(part[i]);
+    small_close(&s);
+    return OAR_OK;
+}
+
+static void what_needs_more_memory_is_refused(void **state)
+{
+    oar_schedule_kind list[] = { OAR_SCHEDULE_1F1B, OAR_SCHEDULE_ZB_H1,
+                                 OAR_SCHEDULE_GPIPE };
+
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(ranks_run("sim", 3, NULL, limit_memory, &list[i]),
+                         OAR_OK);
+    assert_int_equal(ranks_run("shm", 2, NULL, limit_memory, &list[0]), OAR_OK);
+}
+
 /* ---- pictures ------------------------------------------------------------ */
 
 /* Checks that a trace has all actions, each where the schedule allows it. */
@@ -465,7 +523,7 @@ static oar_status draw_steps(oar_group *g, void *arg)
     char *text[3] = { NULL };
     small s;
 
-    CHECK_OK(small_open(&s, g, OAR_SCHEDULE_1F1B, 10));
+    CHECK_OK(small_open(&s, g, OAR_SCHEDULE_1F1B, 10, 0));
     CHECK(fails_with(oar_pipeline_draw(s.pipe, OAR_PICTURE_TEXT, &text[0]),
                      OAR_E_STATE, "before the first step"));
     CHECK_OK(oar_pipeline_step(s.pipe, &s.batch, NULL));
@@ -626,7 +684,7 @@ static oar_status refuse_batches(oar_group *g, void *arg)
     oar_pipeline_batch b;
     small s;
 
-    CHECK_OK(small_open(&s, g, OAR_SCHEDULE_1F1B, 10));
+    CHECK_OK(small_open(&s, g, OAR_SCHEDULE_1F1B, 10, 0));
     input = s.input;
     for (int k = 0; k < 5; k++) {
         static const char *const text[5] = {
@@ -782,6 +840,7 @@ int main(void)
         cmocka_unit_test(outputs_may_be_inputs),
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(a_step_is_measured),
+        cmocka_unit_test(what_needs_more_memory_is_refused),
         cmocka_unit_test(a_step_is_drawn_as_it_was),
         cmocka_unit_test(a_tied_parameter_stays_one),
         cmocka_unit_test(what_does_not_fit_is_refused_on_all_ranks),

@@ -87,6 +87,9 @@ static oar_status take_arguments(oar_pipeline *p, oar_schedule *schedule,
                                  const oar_pipeline_opts *opts)
 {
     OARI_TRY(oari_opts_read(&p->opts, sizeof p->opts, opts));
+    if (p->opts.dynamic && p->opts.most_bytes > 0)
+        return oari_fail(OAR_E_ARG, "pipeline_create: most_bytes of a dynamic "
+                                    "pipeline, whose shapes nobody knows");
     OARI_TRY(take_schedule(p, schedule));
     OARI_TRY(oari_take_stages(p, stages, stage));
     return allocate_arrays(p);
@@ -99,9 +102,10 @@ static oar_status agree(oar_pipeline *p)
 
     snprintf(line, sizeof line,
              "a schedule of %d stages and %d micro-batches (%016llx), equal "
-             "%d, dynamic %d",
+             "%d, dynamic %d, most_bytes %llu",
              p->total, p->micro, (unsigned long long)hash_schedule(p->schedule),
-             p->opts.equal != 0, p->opts.dynamic != 0);
+             p->opts.equal != 0, p->opts.dynamic != 0,
+             (unsigned long long)p->opts.most_bytes);
     return oari_agree(&manifest, p->group);
 }
 

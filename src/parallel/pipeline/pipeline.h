@@ -6,6 +6,7 @@
  *   pipeline_flights.c   what a micro-batch in flight has
  *   pipeline_shapes.c    shapes between stages, by a run with zeros
  *   pipeline_heads.c     or by heads that are sent before tensors
+ *   pipeline_memory.c    the limit of memory, before anything runs
  *   pipeline_messages.c  posting and waiting
  *   pipeline_run.c       one action, and the row
  *   pipeline_step.c      a step: batch, agreement, result
@@ -177,7 +178,8 @@ struct oar_pipeline {
     uint64_t message_bytes; /* posted, or to be sent */
     uint64_t sent_bytes;
     int messages, in_flight;
-    int measuring; /* memory, too */
+    int measuring;   /* memory, too */
+    uint64_t judged; /* the signature for which memory is enough; 0: none */
     uint64_t most_bytes;
     double *cost; /* for the caller: rows of all stages, then columns */
     uint64_t *cost_bytes;
@@ -281,6 +283,17 @@ void oari_tape_give(oar_pipeline *p, oari_flight *f);
  * finds the shapes of everything between stages. */
 oar_status oari_find_shapes(oar_pipeline *p);
 
+/* Makes zeros for the inputs of a stage. Stage 0 has the batch's, cut to the
+ * rows. */
+oar_status oari_make_zeros(const oar_pipeline *p, const oari_pipe_stage *s,
+                           int micro, oar_tape *tape, oar_tensor **in);
+
+/* ---- pipeline_memory.c --------------------------------------------------- */
+
+/* Fails on all ranks if one needs more than is allowed: OAR_E_ARG. What stages
+ * hold is found out by a forward, and I, on zeros. */
+oar_status oari_check_memory(oar_pipeline *p);
+
 /* ---- pipeline_heads.c ---------------------------------------------------- */
 
 /* Reads a head that came from another rank. OAR_E_DATA: it is none. */
@@ -331,9 +344,13 @@ oar_status oari_wait_for_message(oar_work **work);
 
 /* ---- pipeline_run.c ------------------------------------------------------ */
 
-/* Calls the stage's forward. */
-oar_status oari_call_stage(const oari_pipe_stage *s, oar_tape *tape, int micro,
-                           oar_tensor *const *in, oar_tensor **out);
+/* Calls the stage's forward: its function or, if it has one, a module: its own
+ * or what that wraps. */
+oar_status oari_call_stage(const oari_pipe_stage *s, oar_module *module,
+                           oar_tape *tape, int micro, oar_tensor *const *in,
+                           oar_tensor **out);
+/* Calls the loss function, for the outputs of a flight. */
+oar_status oari_call_loss(const oar_pipeline *p, oari_flight *f, int micro);
 /* Runs the row. */
 oar_status oari_run_row(oar_pipeline *p);
 
@@ -351,6 +368,10 @@ oar_status oari_stages_finish(oar_pipeline *p);
 void oari_stages_give_up(oar_pipeline *p, const oar_error *why);
 /* Makes a stage that FSDP wraps whole, or spreads it again. */
 oar_status oari_stage_unshard(oari_pipe_stage *s, int whole);
+/* Returns whether FSDP wraps a stage. */
+int oari_stage_is_sharded(const oari_pipe_stage *s);
+/* Returns the module of a stage, or what DDP wraps. */
+oar_module *oari_stage_inner(const oari_pipe_stage *s);
 
 /* ---- pipeline_tie.c ------------------------------------------------------ */
 
@@ -372,6 +393,9 @@ void oari_stats_after(oar_pipeline *p, const oar_action *action);
 /* Returns what a stage's inputs from other ranks have in a micro-batch. */
 uint64_t oari_input_bytes(const oar_pipeline *p, const oari_pipe_stage *s,
                           int micro);
+
+/* Gives all ranks what the actions of all stages took and hold. */
+oar_status oari_gather_costs(oar_pipeline *p, oar_schedule_cost *cost);
 
 /* ---- pipeline_trace.c ---------------------------------------------------- */
 

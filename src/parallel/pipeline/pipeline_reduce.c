@@ -97,6 +97,17 @@ void oari_stages_give_up(oar_pipeline *p, const oar_error *why)
     }
 }
 
+int oari_stage_is_sharded(const oari_pipe_stage *s)
+{
+    return fsdp_of(s) != NULL;
+}
+
+oar_module *oari_stage_inner(const oari_pipe_stage *s)
+{
+    return ddp_of(s) != NULL ? oar_module_child(s->given.module, 0)
+                             : s->given.module;
+}
+
 oar_status oari_stage_unshard(oari_pipe_stage *s, int whole)
 {
     if (fsdp_of(s) == NULL)

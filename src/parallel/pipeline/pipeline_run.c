@@ -11,15 +11,15 @@
 
 /* ---- forward ------------------------------------------------------------- */
 
-oar_status oari_call_stage(const oari_pipe_stage *s, oar_tape *tape, int micro,
-                           oar_tensor *const *in, oar_tensor **out)
+oar_status oari_call_stage(const oari_pipe_stage *s, oar_module *module,
+                           oar_tape *tape, int micro, oar_tensor *const *in,
+                           oar_tensor **out)
 {
-    if (s->given.module == NULL)
+    if (module == NULL)
         OARI_TRY(s->given.forward(s->given.arg, tape, micro, in, out));
     else
-        out[0] = s->given.recompute && micro >= 0
-                     ? oar_recompute(tape, s->given.module, in[0])
-                     : oar_forward(tape, s->given.module, in[0]);
+        out[0] = s->given.recompute ? oar_recompute(tape, module, in[0])
+                                    : oar_forward(tape, module, in[0]);
     for (int o = 0; o < s->given.outputs; o++) {
         if (out[o] == NULL)
             return s->given.module != NULL
@@ -120,15 +120,10 @@ static oar_status check_outputs(const oar_pipeline *p, const oari_pipe_stage *s,
     return OAR_OK;
 }
 
-static oar_status compute_loss(oar_pipeline *p, oari_flight *f, int micro)
+oar_status oari_call_loss(const oar_pipeline *p, oari_flight *f, int micro)
 {
     oar_tensor *target[OARI_TENSORS];
-    double *loss = &p->loss[micro];
 
-    *loss = 0;
-    f->loss = NULL;
-    if (p->opts.loss == NULL || (!p->training && p->batch->targets == 0))
-        return OAR_OK;
     for (int t = 0; t < p->batch->targets; t++) {
         target[t] = cut_micro(p, f->tape, p->batch->target, t, micro);
         if (target[t] == NULL)
@@ -141,7 +136,17 @@ static oar_status compute_loss(oar_pipeline *p, oari_flight *f, int micro)
     if (oar_tensor_count(f->loss) != 1)
         return oari_fail(OAR_E_SHAPE, "the loss has %lld numbers, not one",
                          (long long)oar_tensor_count(f->loss));
-    return oar_tensor_item(f->loss, loss);
+    return OAR_OK;
+}
+
+static oar_status compute_loss(oar_pipeline *p, oari_flight *f, int micro)
+{
+    p->loss[micro] = 0;
+    f->loss = NULL;
+    if (p->opts.loss == NULL || (!p->training && p->batch->targets == 0))
+        return OAR_OK;
+    OARI_TRY(oari_call_loss(p, f, micro));
+    return oar_tensor_item(f->loss, &p->loss[micro]);
 }
 
 /* Without backward, the memory of an input takes the next one as soon as F is
@@ -186,7 +191,8 @@ static oar_status compute_forward(oar_pipeline *p, oari_pipe_stage *s,
     f->micro = micro;
     oar_tape_record(f->tape, p->training);
     OARI_TRY(gather_inputs(p, s, f, micro));
-    OARI_TRY(oari_call_stage(s, f->tape, micro, f->input, f->output));
+    OARI_TRY(oari_call_stage(s, s->given.module, f->tape, micro, f->input,
+                             f->output));
     OARI_TRY(p->opts.dynamic ? oari_note_outputs(p, s, f, micro)
                              : check_outputs(p, s, f, micro));
     if (s->last)

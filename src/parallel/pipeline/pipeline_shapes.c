@@ -55,9 +55,8 @@ static void restore_modes(oar_module *module, const modes *on, int64_t *next)
 
 /* ---- one stage ----------------------------------------------------------- */
 
-/* Makes zeros for the inputs. Stage 0 has the batch's, cut to the rows. */
-static oar_status make_inputs(const oar_pipeline *p, const oari_pipe_stage *s,
-                              int micro, oar_tape *tape, oar_tensor **in)
+oar_status oari_make_zeros(const oar_pipeline *p, const oari_pipe_stage *s,
+                           int micro, oar_tape *tape, oar_tensor **in)
 {
     for (int i = 0; i < s->given.inputs; i++) {
         if (s->index == 0) {
@@ -80,8 +79,8 @@ static oar_status run_on_zeros(const oar_pipeline *p, const oari_pipe_stage *s,
 {
     oar_tensor *in[OARI_TENSORS], *out[OARI_TENSORS] = { NULL };
 
-    OARI_TRY(make_inputs(p, s, micro, tape, in));
-    OARI_TRY(oari_call_stage(s, tape, -1, in, out));
+    OARI_TRY(oari_make_zeros(p, s, micro, tape, in));
+    OARI_TRY(oari_call_stage(s, s->given.module, tape, -1, in, out));
     for (int o = 0; o < s->given.outputs; o++)
         told->out[o] = (oari_flow_spec){ oar_tensor_dtype(out[o]),
                                          oar_tensor_shape(out[o]) };

@@ -217,11 +217,26 @@ static void give_columns(oar_pipeline *p, oar_schedule_cost *cost)
     cost->message = p->cost_bytes + 2 * (int64_t)p->total;
 }
 
+oar_status oari_gather_costs(oar_pipeline *p, oar_schedule_cost *cost)
+{
+    size_t words = (size_t)p->total * COLUMNS;
+
+    if (make_columns(p) != OAR_OK)
+        return oari_pipeline_give_up(p);
+    for (size_t i = 0; i < words; i++)
+        p->cost[i] = 0;
+    fill_costs(p, p->cost);
+    OARI_TRY(oar_all_reduce(
+        p->group, oar_span_of(p->cost, words, OAR_F64), OAR_SUM,
+        OAR_OPTS(oar_call_opts, .label = "pipeline cost"), NULL));
+    give_columns(p, cost);
+    return OAR_OK;
+}
+
 oar_status oar_pipeline_cost_at(const char *file, int line, oar_pipeline *p,
                                 oar_schedule_cost *cost)
 {
     OARI_CALLED_FROM(file, line);
-    size_t words;
     double hop;
 
     if (p == NULL || cost == NULL)
@@ -229,17 +244,8 @@ oar_status oar_pipeline_cost_at(const char *file, int line, oar_pipeline *p,
                          p == NULL ? "pipeline" : "place for it");
     if (p->over)
         return oari_fail(OAR_E_STATE, "pipeline_cost after a step that failed");
-    if (make_columns(p) != OAR_OK)
-        return oari_pipeline_give_up(p);
-    words = (size_t)p->total * COLUMNS;
-    for (size_t i = 0; i < words; i++)
-        p->cost[i] = 0;
-    fill_costs(p, p->cost);
-    OARI_TRY(oar_all_reduce(
-        p->group, oar_span_of(p->cost, words, OAR_F64), OAR_SUM,
-        OAR_OPTS(oar_call_opts, .label = "pipeline cost"), NULL));
     OARI_TRY(oari_trace_cost(p, &hop));
-    give_columns(p, cost);
+    OARI_TRY(oari_gather_costs(p, cost));
     cost->hop = hop;
     return OAR_OK;
 }

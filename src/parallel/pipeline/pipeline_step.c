@@ -265,6 +265,9 @@ static oar_status prepare(oar_pipeline *p, uint64_t signature)
     OARI_TRY(oari_agree_on_status(p->group, status, "pipeline_step"));
     p->signature = signature;
     p->measuring = 1;
+    p->most_bytes = 0;
+    for (int i = 0; i < p->stages; i++)
+        p->stage[i].held = p->stage[i].half = 0;
     return OAR_OK;
 }
 
@@ -340,6 +343,11 @@ static oar_status run_batch(oar_pipeline *p, const oar_pipeline_batch *batch,
     status = exchange(p, batch, status, &signature);
     if (status == OAR_OK)
         status = prepare(p, signature);
+    if (status == OAR_OK && p->training && p->opts.most_bytes > 0 &&
+        p->judged != signature) {
+        status = oari_check_memory(p);
+        p->judged = status == OAR_OK ? signature : 0;
+    }
     if (status != OAR_OK) {
         oar_error why = *oar_last_error();
         int lost = oar_group_fault(p->group, NULL) != OAR_OK;
