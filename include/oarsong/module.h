@@ -114,6 +114,17 @@ OAR_API uint64_t *oar_module_find_counter(const oar_module *module,
 /* Frozen parameters require no gradient; and all below. */
 OAR_API oar_status oar_module_freeze(oar_module *module, int on);
 
+/* Moves every parameter and buffer to a device, in place: the same tensors,
+ * there from now on. Their gradients go; optimizers move their states at their
+ * next step. Tapes that have recorded the module have to be reset. OAR_E_STATE:
+ * a tensor without its data, or a guarded one; on failure nothing has moved. */
+OAR_API oar_status oar_module_to(oar_module *module, oar_device device);
+/* Converts floats in place, in the same way; those of norms stay as they are
+ * unless all. Make optimizers afterwards: their states follow a device, not a
+ * dtype. */
+OAR_API oar_status oar_module_cast(oar_module *module, oar_dtype dtype,
+                                   int all);
+
 /* Copies every parameter and buffer of `from` into the one of the same name,
  * shape and dtype. strict: both must have the same names. The first that does
  * not fit is named, and then nothing is copied. */

@@ -270,6 +270,22 @@ OAR_API oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim,
 OAR_API oar_status oar_scaler_step_if(oar_scaler *scaler, oar_optim *optim,
                                       int finite, int *stepped);
 
+/* A step with what usually comes before it. Zero is a plain step. */
+typedef struct oar_step_opts {
+    size_t size;
+    double clip; /* so that the norm of all gradients is at most this; 0: as
+                    they are */
+    oar_scaler *scaler; /* steps through it, as oar_scaler_step does */
+    oar_tensor *norm;   /* one f32 on the parameters' device, which gets the
+                           norm before clipping; NULL: nobody asks */
+} oar_step_opts;
+OAR_OPTS_INIT(oar_step_opts);
+/* Steps as oar_clip_grad_norm and oar_optim_step do together. Where all
+ * parameters are on a GPU, and there is no scaler, the host does not wait for
+ * the norm, and the gradients themselves stay as they are. */
+OAR_API oar_status oar_optim_step_with(oar_optim *optim,
+                                       const oar_step_opts *opts);
+
 /* Gives the scale and the number of good steps since it last changed; either
  * may be NULL. A scaler with the same interval that is set to both goes on
  * alike. The scale must be above 0 and fit an f32; good steps beyond the

@@ -32,6 +32,7 @@
     X("OARSONG_GLOO_REDUCE_SCATTER", NULL)                    \
     X("OARSONG_GLOO_SCATTER", NULL)                           \
     X("OARSONG_GLOO_THREADS", NULL)                           \
+    X("OARSONG_GPU_CHECK", NULL)                              \
     X("OARSONG_GPU_FALLBACK_BYTES", NULL)                     \
     X("OARSONG_GPU_FALLBACK_THREADS", NULL)                   \
     X("OARSONG_HOST_ID", NULL)                                \

@@ -6,6 +6,7 @@
 
 #include <oarsong/models.h>
 
+#include "autograd/ops/positions.h"
 #include "autograd/saved.h"
 #include "base/status.h"
 #include "nn/attention_layer.h"
@@ -282,7 +283,7 @@ static oar_tensor *add_positions(oar_tape *tape, const gpt_children *c,
 
     if (x == NULL) /* its error stays the last one */
         return NULL;
-    place = oar_arange(tape, OAR_I64, count, 0, 1);
+    place = oari_positions(tape, oar_tensor_device(x), count);
     rows = oar_forward(tape, c->pos, place);
     return oari_layer_is_open(c->tok) ? oar_add(tape, rows, x)
                                       : oari_add_over(tape, rows, x);

@@ -82,6 +82,38 @@ static void move_chunk(const factors *f, const oari_param_chunk *s)
         MOVE(f32, s, f);
 }
 
+static oari_step_rule give_factors(const oar_optim *optim, const factors *f,
+                                   oari_step_factors *to)
+{
+    *to = (oari_step_factors){ .keep = f->keep,
+                               .decay = f->decay,
+                               .take1 = f->take1,
+                               .beta2 = f->beta2,
+                               .take2 = f->take2,
+                               .root2 = f->root2,
+                               .eps = f->eps,
+                               .step = f->step };
+    return optim->of.adam.amsgrad ? OARI_STEP_AMSGRAD : OARI_STEP_ADAM;
+}
+
+static oari_step_rule adam_factors(const oar_optim *optim,
+                                   const oari_step_rates *pace,
+                                   oari_step_factors *to)
+{
+    factors f = factors_of(&optim->of.adam, pace, 0);
+
+    return give_factors(optim, &f, to);
+}
+
+static oari_step_rule adamw_factors(const oar_optim *optim,
+                                    const oari_step_rates *pace,
+                                    oari_step_factors *to)
+{
+    factors f = factors_of(&optim->of.adam, pace, 1);
+
+    return give_factors(optim, &f, to);
+}
+
 static void adam_move(const oar_optim *optim, const oari_step_rates *pace,
                       const oari_param_chunk *s)
 {
@@ -112,21 +144,25 @@ static const oari_optim_class classes[2][2] = {
         .step_name = "adam step",
         .state_name = { "exp_avg", "exp_avg_sq" },
         .move = adam_move,
+        .factors = adam_factors,
         .describe = adam_describe },
       { .name = "adam",
         .step_name = "adam step",
         .state_name = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
         .move = adam_move,
+        .factors = adam_factors,
         .describe = adam_describe } },
     { { .name = "adamw",
         .step_name = "adamw step",
         .state_name = { "exp_avg", "exp_avg_sq" },
         .move = adamw_move,
+        .factors = adamw_factors,
         .describe = adam_describe },
       { .name = "adamw",
         .step_name = "adamw step",
         .state_name = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
         .move = adamw_move,
+        .factors = adamw_factors,
         .describe = adam_describe } },
 };
 

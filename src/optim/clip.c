@@ -4,9 +4,10 @@
  * once. */
 #include <math.h>
 
+#include "base/alloc.h"
 #include "base/status.h"
 #include "optim/grads.h"
-#include "optim/optim.h"
+#include "optim/optim_gpu.h"
 #include "tensor/tensor.h"
 
 static oar_status check_limit(const char *what, double limit)
@@ -46,74 +47,115 @@ static oar_tensor *grad_of(oar_tensor *const *param, int i)
     return oar_tensor_grad(param[i]);
 }
 
-oar_status oar_clip_grad_value(int count, oar_tensor *const *param,
-                               double limit)
+/* Lists the gradients, each once; the caller frees it. */
+static oar_status list_grads(const char *what, int count,
+                             oar_tensor *const *param, oar_tensor ***list,
+                             int *grads)
 {
-    OARI_TRY(check_limit("clip_grad_value", limit));
-    OARI_TRY(check_grads("clip_grad_value", count, param));
-    for (int i = 0; i < count; i++) {
-        oar_tensor *grad = grad_of(param, i);
+    oar_tensor **made;
 
-        if (grad != NULL)
-            oari_grad_clamp(grad, limit);
+    OARI_TRY(check_grads(what, count, param));
+    made = oari_alloc((size_t)count + 1, sizeof(oar_tensor *));
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    *grads = 0;
+    for (int i = 0; i < count; i++) {
+        made[*grads] = grad_of(param, i);
+        *grads += made[*grads] != NULL;
     }
+    *list = made;
     return OAR_OK;
 }
 
-/* Scales the gradients, which were checked. */
-static void scale_grads(int count, oar_tensor *const *param, double factor)
+oar_status oar_clip_grad_value(int count, oar_tensor *const *param,
+                               double limit)
 {
-    for (int i = 0; i < count; i++) {
-        oar_tensor *grad = grad_of(param, i);
+    oar_status status = OAR_OK;
+    oar_tensor **grad;
+    int grads;
 
-        if (grad != NULL)
-            oari_grad_scale(grad, factor);
-    }
+    OARI_TRY(check_limit("clip_grad_value", limit));
+    OARI_TRY(list_grads("clip_grad_value", count, param, &grad, &grads));
+    for (int i = 0; i < grads && status == OAR_OK; i++)
+        status = oari_grad_clamp(grad[i], limit);
+    oari_free(grad);
+    return status;
 }
 
-static double sum_squares(int count, oar_tensor *const *param)
+static oar_status scale_list(int grads, oar_tensor *const *grad, double factor)
 {
-    double sum = 0;
-
-    for (int i = 0; i < count; i++) {
-        const oar_tensor *grad = grad_of(param, i);
-
-        if (grad != NULL)
-            sum += oari_grad_squares(grad);
-    }
-    return sum;
+    for (int i = 0; i < grads; i++)
+        OARI_TRY(oari_grad_scale(grad[i], factor));
+    return OAR_OK;
 }
 
 oar_status oar_grad_squares(int count, oar_tensor *const *param,
                             double *squares)
 {
+    oar_status status;
+    oar_tensor **grad;
+    double found;
+    int grads;
+
     if (squares == NULL)
         return oari_null("grad_squares");
-    OARI_TRY(check_grads("grad_squares", count, param));
-    *squares = sum_squares(count, param);
-    return OAR_OK;
+    OARI_TRY(list_grads("grad_squares", count, param, &grad, &grads));
+    status = oari_grads_squares(grads, grad, &found);
+    oari_free(grad);
+    if (status == OAR_OK)
+        *squares = found;
+    return status;
 }
 
 oar_status oar_grad_scale(int count, oar_tensor *const *param, double factor)
 {
-    OARI_TRY(check_grads("grad_scale", count, param));
-    scale_grads(count, param, factor);
+    oar_status status;
+    oar_tensor **grad;
+    int grads;
+
+    OARI_TRY(list_grads("grad_scale", count, param, &grad, &grads));
+    status = scale_list(grads, grad, factor);
+    oari_free(grad);
+    return status;
+}
+
+/* Returns whether all gradients are on a GPU, and there is one at least. */
+static int all_on_gpu(int grads, oar_tensor *const *grad)
+{
+    for (int i = 0; i < grads; i++)
+        if (!oari_is_gpu(oar_tensor_device(grad[i])))
+            return 0;
+    return grads > 0;
+}
+
+static oar_status clip_list(int grads, oar_tensor *const *grad, double limit,
+                            double *norm)
+{
+    const double guard = 1e-6; /* PyTorch's: keeps the result below limit */
+    double squares, total, factor;
+
+    if (all_on_gpu(grads, grad))
+        return oari_gpu_clip(grads, grad, limit, norm);
+    OARI_TRY(oari_grads_squares(grads, grad, &squares));
+    total = sqrt(squares);
+    factor = limit / (total + guard);
+    if (isfinite(total) && factor < 1)
+        OARI_TRY(scale_list(grads, grad, factor));
+    if (norm != NULL)
+        *norm = total;
     return OAR_OK;
 }
 
 oar_status oar_clip_grad_norm(int count, oar_tensor *const *param, double limit,
                               double *norm)
 {
-    const double guard = 1e-6; /* PyTorch's: keeps the result below limit */
-    double total, factor;
+    oar_status status;
+    oar_tensor **grad;
+    int grads;
 
     OARI_TRY(check_limit("clip_grad_norm", limit));
-    OARI_TRY(check_grads("clip_grad_norm", count, param));
-    total = sqrt(sum_squares(count, param));
-    factor = limit / (total + guard);
-    if (isfinite(total) && factor < 1)
-        scale_grads(count, param, factor);
-    if (norm != NULL)
-        *norm = total;
-    return OAR_OK;
+    OARI_TRY(list_grads("clip_grad_norm", count, param, &grad, &grads));
+    status = clip_list(grads, grad, limit, norm);
+    oari_free(grad);
+    return status;
 }

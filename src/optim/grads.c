@@ -3,7 +3,11 @@
  * one walk, those that change the numbers another. */
 #include "optim/grads.h"
 
+#include "base/alloc.h"
 #include "base/dtype.h"
+#include "base/status.h"
+#include "optim/optim_gpu.h"
+#include "tensor/kernel_table.h"
 #include "tensor/cpu/target_clones.h"
 
 enum { BLOCK = 1024, LANES = 8 };
@@ -60,7 +64,7 @@ typedef struct changer {
 LOOPS(f32, float)
 LOOPS(f64, double)
 
-static const finder squares = { squares_f32, squares_f64 };
+static const finder squares_of = { squares_f32, squares_f64 };
 static const finder odd = { odd_f32, odd_f64 };
 static const changer scale = { scale_f32, scale_f64 };
 static const changer clamp = { clamp_f32, clamp_f64 };
@@ -109,22 +113,86 @@ static void change_grad(const changer *c, oar_tensor *grad, double by)
     }
 }
 
-double oari_grad_squares(const oar_tensor *grad)
+/* ---- on a GPU ------------------------------------------------------------ */
+
+/* Moves the gradients of GPUs to the front of a list of its own, which the
+ * caller frees. Returns how many there are; -1: no memory. */
+static int gpu_grads(int count, oar_tensor *const *grad, oar_tensor ***list)
 {
-    return find_in_grad(&squares, grad);
+    oar_tensor **made = oari_alloc((size_t)count + 1, sizeof(oar_tensor *));
+    int found = 0;
+
+    for (int i = 0; made != NULL && i < count; i++)
+        if (oari_is_gpu(oar_tensor_device(grad[i])))
+            made[found++] = grad[i];
+    *list = made;
+    return made != NULL ? found : -1;
 }
 
-int oari_grad_finite(const oar_tensor *grad)
+/* Adds the squares of those on GPUs. */
+static oar_status add_gpu_squares(int count, oar_tensor *const *grad,
+                                  double *squares)
 {
-    return find_in_grad(&odd, grad) == 0;
+    oar_status status = OAR_OK;
+    oar_tensor **list;
+    int found = gpu_grads(count, grad, &list);
+    double more = 0;
+
+    if (found < 0)
+        status = OAR_E_NOMEM;
+    else if (found > 0)
+        status = oari_gpu_grad_squares(found, list, &more);
+    oari_free(list);
+    *squares += more;
+    return status;
 }
 
-void oari_grad_scale(oar_tensor *grad, double factor)
+oar_status oari_grads_squares(int count, oar_tensor *const *grad,
+                              double *squares)
 {
-    change_grad(&scale, grad, factor);
+    *squares = 0;
+    for (int i = 0; i < count; i++)
+        if (!oari_is_gpu(oar_tensor_device(grad[i])))
+            *squares += find_in_grad(&squares_of, grad[i]);
+    return add_gpu_squares(count, grad, squares);
 }
 
-void oari_grad_clamp(oar_tensor *grad, double limit)
+oar_status oari_grads_finite(int count, oar_tensor *const *grad, int *finite)
 {
-    change_grad(&clamp, grad, limit);
+    double squares = 0;
+
+    *finite = 1;
+    for (int i = 0; i < count && *finite; i++)
+        if (!oari_is_gpu(oar_tensor_device(grad[i])))
+            *finite = find_in_grad(&odd, grad[i]) == 0;
+    if (!*finite)
+        return OAR_OK;
+    OARI_TRY(add_gpu_squares(count, grad, &squares));
+    *finite = squares - squares == 0;
+    return OAR_OK;
+}
+
+oar_status oari_grad_scale(oar_tensor *grad, double factor)
+{
+    oari_array a = oari_array_of(grad);
+
+    if (!oari_is_gpu(a.device)) {
+        change_grad(&scale, grad, factor);
+        return OAR_OK;
+    }
+    oar_tensor_touch(grad);
+    return OARI_KERNEL(&a, scale, &a, 0, &a, factor);
+}
+
+oar_status oari_grad_clamp(oar_tensor *grad, double limit)
+{
+    const double numbers[] = { -limit, limit };
+    oari_array a = oari_array_of(grad);
+
+    if (!oari_is_gpu(a.device)) {
+        change_grad(&clamp, grad, limit);
+        return OAR_OK;
+    }
+    oar_tensor_touch(grad);
+    return OARI_KERNEL(&a, scalar, OARI_CLAMP, &a, &a, numbers);
 }

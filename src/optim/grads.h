@@ -7,15 +7,18 @@
 
 #include <oarsong/tensor.h>
 
-/* Returns the sum of the squares, in f64. */
-double oari_grad_squares(const oar_tensor *grad);
+/* Gives the sum of the squares of all these gradients, in f64, added up one
+ * gradient after the other. The host waits for those on a GPU. */
+oar_status oari_grads_squares(int count, oar_tensor *const *grad,
+                              double *squares);
 
-void oari_grad_scale(oar_tensor *grad, double factor);
+/* Says whether no number is infinite or NaN. The host waits as above. */
+oar_status oari_grads_finite(int count, oar_tensor *const *grad, int *finite);
+
+/* These fail on a GPU only. */
+oar_status oari_grad_scale(oar_tensor *grad, double factor);
 
 /* Cuts the numbers to [-limit, limit]; NaN stays. */
-void oari_grad_clamp(oar_tensor *grad, double limit);
-
-/* Returns whether no number is infinite or NaN. */
-int oari_grad_finite(const oar_tensor *grad);
+oar_status oari_grad_clamp(oar_tensor *grad, double limit);
 
 #endif

@@ -6,10 +6,14 @@
 
 #include <string.h>
 
+#include <oarsong/device.h>
+#include <oarsong/ops.h>
+
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/vec.h"
+#include "optim/optim_gpu.h"
 #include "tensor/tensor.h"
 
 enum { BLOCK = 1024 }; /* elements of a half type that are widened at once */
@@ -66,6 +70,19 @@ static oar_dtype state_dtype(const oar_tensor *param)
     return param->dtype == OAR_F64 ? OAR_F64 : OAR_F32;
 }
 
+/* Brings a state, whose reference it takes, to where its parameter is. */
+static oar_tensor *state_beside(const oar_tensor *param, oar_tensor *state)
+{
+    oar_device at = oar_tensor_device(param);
+    oar_tensor *there;
+
+    if (state == NULL || !oari_is_gpu(at))
+        return state;
+    there = oar_to(NULL, state, at);
+    oar_tensor_release(state);
+    return there;
+}
+
 /* Never lazy: a step writes to it. */
 static oar_tensor *make_state(const oar_tensor *param)
 {
@@ -73,7 +90,7 @@ static oar_tensor *make_state(const oar_tensor *param)
     oar_tensor *made = oar_zeros(NULL, state_dtype(param), param->at.shape);
 
     oar_lazy(lazy);
-    return made;
+    return state_beside(param, made);
 }
 
 /* Gives a half parameter its f32 copy, behind the states of the rule, and a
@@ -85,7 +102,8 @@ static oar_status add_master(oar_optim *optim, int index, oari_optim_param *p)
     if (!optim->master_weights || !oari_dtype_is_half(p->tensor->dtype))
         return OAR_OK;
     OARI_TRY(oari_check_present(optim->kind->name, index, p->tensor));
-    *master = oar_empty(NULL, OAR_F32, p->tensor->at.shape);
+    *master =
+        state_beside(p->tensor, oar_empty(NULL, OAR_F32, p->tensor->at.shape));
     if (*master == NULL)
         return OAR_E_NOMEM;
     p->master = *master;
@@ -203,6 +221,7 @@ void oar_optim_destroy(oar_optim *optim)
         return;
     for (int i = 0; i < optim->params; i++)
         oari_optim_drop_param(&optim->param[i]);
+    oari_optim_gpu_close(optim);
     oari_hooks_clear(&optim->before_step);
     oari_hooks_clear(&optim->after_step);
     oari_hooks_clear(&optim->on_move);
@@ -431,6 +450,11 @@ oar_status oar_optim_move(oar_optim *optim, int index, int64_t first,
     OARI_TRY(oari_check_guard("optim_move", index, p->tensor));
     OARI_TRY(oari_check_present("optim_move", index, p->tensor));
     OARI_TRY(oari_check_not_read_only("optim_move", p->tensor));
+    if (oari_is_gpu(oar_tensor_device(p->tensor)))
+        return oari_fail(OAR_E_DEVICE,
+                         "optim_move of a parameter on %s: only "
+                         "on the cpu",
+                         oar_device_text(oar_tensor_device(p->tensor)).text);
     move_elements(optim, p, first, grad);
     mark_written(p);
     return OAR_OK;
@@ -469,15 +493,21 @@ oar_status oari_optim_begin_step(oar_optim *optim)
         if (status != OAR_OK)
             return oari_hook_failed("step", status);
     }
+    OARI_TRY(oari_optim_gpu_ready(optim));
     return oari_optim_ready(optim, 0);
 }
 
-void oari_optim_finish_step(oar_optim *optim)
+oar_status oari_optim_finish_step(oar_optim *optim, double clip,
+                                  oar_tensor *norm)
 {
+    int moved;
+
+    OARI_TRY(oari_optim_gpu_step(optim, clip, norm, &moved));
     for (int i = 0; i < optim->params; i++) {
         const oar_tensor *grad = oar_tensor_grad(optim->param[i].tensor);
 
-        if (grad == NULL)
+        if (grad == NULL ||
+            oari_is_gpu(oar_tensor_device(optim->param[i].tensor)))
             continue;
         move_param(optim, i, grad);
         optim->param[i].steps++;
@@ -488,6 +518,7 @@ void oari_optim_finish_step(oar_optim *optim)
     {
         ((oar_optim_stepped_fn)hook->fn)(optim, hook->arg);
     }
+    return OAR_OK;
 }
 
 oar_status oar_optim_step(oar_optim *optim)
@@ -495,8 +526,7 @@ oar_status oar_optim_step(oar_optim *optim)
     if (optim == NULL)
         return oari_null("optim_step");
     OARI_TRY(oari_optim_begin_step(optim));
-    oari_optim_finish_step(optim);
-    return OAR_OK;
+    return oari_optim_finish_step(optim, 0, NULL);
 }
 
 void oar_optim_zero_grad(oar_optim *optim)

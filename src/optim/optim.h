@@ -7,6 +7,7 @@
 
 #include <oarsong/optim.h>
 
+#include "tensor/cuda/step_job.h"
 #include "tensor/hook.h"
 
 /* States of a rule; behind them the master weights. */
@@ -45,6 +46,10 @@ typedef struct oari_optim_class {
     const char *state_name[OARI_OPTIM_STATES]; /* NULL past the last */
     void (*move)(const oar_optim *optim, const oari_step_rates *pace,
                  const oari_param_chunk *stretch);
+    /* Gives the same rule for kernels, and its numbers. */
+    oari_step_rule (*factors)(const oar_optim *optim,
+                              const oari_step_rates *pace,
+                              oari_step_factors *factors);
     /* Fills in what only this kind has. */
     void (*describe)(const oar_optim *optim, oar_optim_description *d);
 } oari_optim_class;
@@ -61,6 +66,7 @@ struct oar_optim {
     const oar_scaler *unscaled_by; /* since the last step; NULL: none */
     int was_finite;                /* what it found */
     oari_hooks before_step, after_step, on_move;
+    struct oari_optim_gpu *gpu; /* NULL: no step on a GPU yet */
     union {
         oar_sgd_opts sgd;
         oar_adam_opts adam;
@@ -104,9 +110,12 @@ oar_status oari_check_present(const char *what, int index,
 oar_status oari_optim_ready(const oar_optim *optim, int scales);
 
 /* A step in two halves. The first runs the hooks and checks as
- * oari_optim_ready does; the second moves the parameters, runs the hooks that
- * follow a step, and cannot fail. */
+ * oari_optim_ready does; the second moves the parameters and runs the hooks
+ * that follow a step. It cannot fail on the cpu. Parameters on a GPU are moved
+ * by gradients whose norm is at most clip, unless that is 0, and norm gets the
+ * norm before (optim_gpu.h). */
 oar_status oari_optim_begin_step(oar_optim *optim);
-void oari_optim_finish_step(oar_optim *optim);
+oar_status oari_optim_finish_step(oar_optim *optim, double clip,
+                                  oar_tensor *norm);
 
 #endif

@@ -75,26 +75,34 @@ oar_status oar_scaler_set(oar_scaler *scaler, double scale, int64_t good)
     return OAR_OK;
 }
 
-/* Returns whether all gradients are finite. */
-static int are_finite(const oar_optim *optim)
+/* Says whether all gradients are finite. For those on a GPU the host waits. */
+static oar_status ask_finite(const oar_optim *optim, int *finite)
 {
-    for (int i = 0; i < optim->params; i++) {
-        const oar_tensor *grad = oar_tensor_grad(optim->param[i].tensor);
+    oar_tensor **grad =
+        oari_alloc((size_t)optim->params + 1, sizeof(oar_tensor *));
+    oar_status status;
+    int count = 0;
 
-        if (grad != NULL && !oari_grad_finite(grad))
-            return 0;
+    if (grad == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < optim->params; i++) {
+        grad[count] = oar_tensor_grad(optim->param[i].tensor);
+        count += grad[count] != NULL;
     }
-    return 1;
+    status = oari_grads_finite(count, grad, finite);
+    oari_free(grad);
+    return status;
 }
 
-static void divide_grads(const oar_scaler *scaler, const oar_optim *optim)
+static oar_status divide_grads(const oar_scaler *scaler, const oar_optim *optim)
 {
     for (int i = 0; i < optim->params; i++) {
         oar_tensor *grad = oar_tensor_grad(optim->param[i].tensor);
 
         if (grad != NULL)
-            oari_grad_scale(grad, 1 / scaler->scale);
+            OARI_TRY(oari_grad_scale(grad, 1 / scaler->scale));
     }
+    return OAR_OK;
 }
 
 oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim, int *finite)
@@ -105,9 +113,9 @@ oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim, int *finite)
         return oari_fail(OAR_E_STATE, "scaler_unscale of gradients that were "
                                       "unscaled already, before a step");
     OARI_TRY(oari_optim_ready(optim, 1));
-    optim->was_finite = are_finite(optim);
+    OARI_TRY(ask_finite(optim, &optim->was_finite));
     if (optim->was_finite)
-        divide_grads(scaler, optim);
+        OARI_TRY(divide_grads(scaler, optim));
     optim->unscaled_by = scaler;
     if (finite != NULL)
         *finite = optim->was_finite;
@@ -121,8 +129,8 @@ static oar_status end_step(oar_scaler *scaler, oar_optim *optim, int good,
     if (good) {
         OARI_TRY(oari_optim_begin_step(optim));
         if (optim->unscaled_by == NULL)
-            divide_grads(scaler, optim);
-        oari_optim_finish_step(optim);
+            OARI_TRY(divide_grads(scaler, optim));
+        OARI_TRY(oari_optim_finish_step(optim, 0, NULL));
     }
     optim->unscaled_by = NULL;
     /* The scale stays within what an f32 holds. */
@@ -149,8 +157,9 @@ oar_status oar_scaler_found(const oar_scaler *scaler, const oar_optim *optim,
         return oari_fail(OAR_E_STATE, "scaler_step of gradients that another "
                                       "scaler has unscaled");
     OARI_TRY(oari_optim_ready(optim, 1));
-    *finite =
-        optim->unscaled_by != NULL ? optim->was_finite : are_finite(optim);
+    if (optim->unscaled_by == NULL)
+        return ask_finite(optim, finite);
+    *finite = optim->was_finite;
     return OAR_OK;
 }
 

@@ -61,6 +61,20 @@ static void sgd_move(const oar_optim *optim, const oari_step_rates *pace,
         move_f32(&optim->of.sgd, pace, s);
 }
 
+static oari_step_rule sgd_factors(const oar_optim *optim,
+                                  const oari_step_rates *pace,
+                                  oari_step_factors *to)
+{
+    const oar_sgd_opts *o = &optim->of.sgd;
+
+    *to = (oari_step_factors){ .lr = pace->lr,
+                               .decay = pace->decay,
+                               .momentum = o->momentum };
+    return o->momentum == 0 ? OARI_STEP_SGD
+           : o->nesterov    ? OARI_STEP_NESTEROV
+                            : OARI_STEP_MOMENTUM;
+}
+
 static void sgd_describe(const oar_optim *optim, oar_optim_description *d)
 {
     d->momentum = optim->of.sgd.momentum;
@@ -70,12 +84,14 @@ static void sgd_describe(const oar_optim *optim, oar_optim_description *d)
 static const oari_optim_class plain_class = { .name = "sgd",
                                               .step_name = "sgd step",
                                               .move = sgd_move,
+                                              .factors = sgd_factors,
                                               .describe = sgd_describe };
 static const oari_optim_class momentum_class = {
     .name = "sgd",
     .step_name = "sgd step",
     .state_name = { "momentum_buffer" },
     .move = sgd_move,
+    .factors = sgd_factors,
     .describe = sgd_describe
 };
 

@@ -2,10 +2,30 @@
 /* op_embedding: rows of a table by index. */
 #include <oarsong/ops.h>
 
+#include "autograd/ops/positions.h"
 #include "autograd/record.h"
 #include "base/status.h"
 #include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
+#include "tensor/cuda/cuda_kernels.h"
+
+static oar_status embedding_back_gpu(oari_node *node, const oari_array *to,
+                                     int add)
+{
+    oari_array index = oari_array_of(node->saved[0]);
+    oari_operands operands = { .pool = &node->tape->pool };
+    const oari_array *g = oari_operands_tensor(&operands, node->grad);
+    const oari_array *y = oari_operands_out(&operands, to, add);
+    void *scratch = oari_operands_scratch(
+        &operands, OAR_U32, oari_cuda_add_rows_scratch(node->saved[0]->count));
+
+    if (operands.status == OAR_OK && !add)
+        operands.status = OARI_KERNEL(y, fill, y, 0);
+    if (operands.status == OAR_OK)
+        operands.status =
+            oari_cuda_add_rows(y, g, &index, node->extra.padding, scratch);
+    return oari_operands_finish(&operands);
+}
 
 static oar_status embedding_back(oari_node *node, int i, const oari_array *to,
                                  int add)
@@ -13,8 +33,11 @@ static oar_status embedding_back(oari_node *node, int i, const oari_array *to,
     oari_array index = oari_array_of(node->saved[0]);
     oari_operands operands = { .pool = &node->tape->pool };
     const oari_array *g = oari_operands_tensor(&operands, node->grad);
-    const oari_array *y = oari_operands_out(&operands, to, add);
+    const oari_array *y;
 
+    if (to->device.kind == OAR_CUDA)
+        return embedding_back_gpu(node, to, add);
+    y = oari_operands_out(&operands, to, add);
     if (operands.status == OAR_OK)
         operands.status =
             OARI_KERNEL(y, add_rows, y, add, g, &index, node->extra.padding);
@@ -148,35 +171,70 @@ static oar_tensor *pick_rows(oari_pool *pool, oar_tensor *table,
     return out;
 }
 
+/* The same on a GPU, from indices among the whole vocabulary, which the kernel
+ * checks; *own gets the rows of the table, unless that is all of it. */
+static oar_tensor *pick_rows_gpu(oari_pool *pool, oar_tensor *table,
+                                 const oar_tensor *index,
+                                 const table_range *range, oar_tensor **own)
+{
+    oari_table_part part = { range->first, range->vocabulary };
+    oar_device device = oari_device_of(table);
+    oar_shape shape = index->at.shape;
+    oar_tensor *rows = row_major(pool, table), *out = NULL;
+    oari_array to, from, row, at = oari_array_of(index);
+
+    shape.dim[shape.ndim++] = table->at.shape.dim[1];
+    if (rows != NULL && !range->whole)
+        *own = oari_tensor_make_on(pool, device, OAR_I64, index->at.shape);
+    if (rows != NULL && (range->whole || *own != NULL))
+        out = oari_tensor_make_on(pool, device, table->dtype, shape);
+    if (out != NULL) {
+        to = oari_array_of(out);
+        from = oari_array_of(rows);
+        if (*own != NULL)
+            row = oari_array_of(*own);
+        out = oari_settle(pool, out,
+                          oari_cuda_pick_rows(&to, &from, &at, &part,
+                                              *own != NULL ? &row : NULL));
+    }
+    oari_tensor_drop(pool, rows);
+    return out;
+}
+
 oar_tensor *oar_embedding_with(oar_tape *tape, oar_tensor *table,
                                oar_tensor *index,
                                const oar_embedding_opts *opts)
 {
     oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *rows, *own, *out = NULL;
+    oar_tensor *rows, *own = NULL, *out = NULL;
+    int on_gpu;
     table_range range = { 0 };
 
     if (oari_check_inputs("embedding", tape, 2,
                           (oar_tensor *[]){ table, index }) != OAR_OK ||
-        oari_check_on_cpu("embedding", table) != OAR_OK ||
         check_shapes(table, index) != OAR_OK ||
         read_range(opts, table, &range) != OAR_OK)
         return NULL;
     rows = row_major(pool, index);
     if (rows == NULL)
         return NULL;
-    if (check_range(table, rows, range.vocabulary) != OAR_OK) {
+    on_gpu = oari_device_of(table).kind == OAR_CUDA;
+    if (on_gpu)
+        out = pick_rows_gpu(pool, table, rows, &range, &own);
+    if (!on_gpu && check_range(table, rows, range.vocabulary) != OAR_OK) {
         oari_tensor_drop(pool, rows);
         return NULL;
     }
     if (!range.whole) {
-        own = own_rows(pool, table, rows, &range);
+        if (!on_gpu)
+            own = own_rows(pool, table, rows, &range);
         oari_tensor_drop(pool, rows);
         if (own == NULL)
             return NULL;
         rows = own;
     }
-    out = pick_rows(pool, table, rows);
+    if (!on_gpu)
+        out = pick_rows(pool, table, rows);
     out =
         oari_emit(tape, out,
                   &(oari_node_record){ .op = &embedding_op,
@@ -191,4 +249,19 @@ oar_tensor *oar_embedding_with(oar_tape *tape, oar_tensor *table,
 oar_tensor *oar_embedding(oar_tape *tape, oar_tensor *table, oar_tensor *index)
 {
     return oar_embedding_with(tape, table, index, NULL);
+}
+
+oar_tensor *oari_positions(oar_tape *tape, oar_device device, int64_t count)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *out;
+    oari_array to;
+
+    if (device.kind != OAR_CUDA)
+        return oar_arange(tape, OAR_I64, count, 0, 1);
+    out = oari_tensor_make_on(pool, device, OAR_I64, OAR_SHAPE(count));
+    if (out == NULL)
+        return NULL;
+    to = oari_array_of(out);
+    return oari_keep(tape, oari_settle(pool, out, oari_cuda_positions(&to)));
 }

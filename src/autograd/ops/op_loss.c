@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
+#include "tensor/cuda/cuda_kernels.h"
 
 /* ---- what losses have in common ------------------------------------------ */
 
@@ -30,6 +31,11 @@ oar_status oari_check_weight(const char *name, oar_tape *tape,
     if (weight == NULL)
         return OAR_OK;
     OARI_TRY(oari_check_inputs(name, tape, 1, &weight));
+    if (!oari_device_equal(oari_device_of(a), oari_device_of(weight)))
+        return oari_fail(OAR_E_DEVICE,
+                         "%s of %s: the weights are on another "
+                         "device",
+                         name, oari_shape_text(a->at.shape).text);
     OARI_TRY(oari_check_same_dtype(name, a, weight));
     if (!oari_grad_wanted(tape, weight))
         return OAR_OK;
@@ -42,7 +48,7 @@ oar_status oari_check_weight(const char *name, oar_tape *tape,
 
 /* ---- cross entropy ------------------------------------------------------- */
 
-enum { LOGITS, TARGET, LSE, WEIGHT };
+enum { LOGITS, TARGET, LSE, WEIGHT, SUMS }; /* the last on a GPU only */
 
 static oari_entropy_rule rule_of(oari_operands *operands,
                                  const oari_extra *extra,
@@ -53,8 +59,36 @@ static oari_entropy_rule rule_of(oari_operands *operands,
                                 oari_operands_tensor(operands, weight) };
 }
 
-static oar_status cross_entropy_back(oari_node *node, int i,
-                                     const oari_array *to, int add)
+/* The divisor is in the sums, if these were saved. */
+static oar_status cross_entropy_back_gpu(oari_node *node, const oari_array *to,
+                                         int add)
+{
+    oari_array target = oari_array_of(node->saved[TARGET]);
+    oari_array lse = oari_array_of(node->saved[LSE]), sums;
+    oari_operands operands = { .pool = &node->tape->pool };
+    oari_entropy_rule rule =
+        rule_of(&operands, &node->extra, node->saved[WEIGHT]);
+    oari_cuda_entropy e = { .target = &target,
+                            .lse = &lse,
+                            .rule = &rule,
+                            .each = node->extra.loss.each,
+                            .by_weight = node->saved[SUMS] != NULL };
+    const oari_array *grad, *y;
+
+    if (node->saved[SUMS] != NULL) {
+        sums = oari_array_of(node->saved[SUMS]);
+        e.sums = &sums;
+    }
+    e.logits = oari_operands_tensor(&operands, node->saved[LOGITS]);
+    grad = oari_operands_tensor(&operands, node->grad);
+    y = oari_operands_out(&operands, to, add);
+    if (operands.status == OAR_OK)
+        operands.status = oari_cuda_cross_entropy_back(&e, y, add, grad);
+    return oari_operands_finish(&operands);
+}
+
+static oar_status cross_entropy_back_cpu(oari_node *node, const oari_array *to,
+                                         int add)
 {
     int each = node->extra.loss.each;
     double factor =
@@ -76,6 +110,13 @@ static oar_status cross_entropy_back(oari_node *node, int i,
     return oari_operands_finish(&operands);
 }
 
+static oar_status cross_entropy_back(oari_node *node, int i,
+                                     const oari_array *to, int add)
+{
+    return to->device.kind == OAR_CUDA ? cross_entropy_back_gpu(node, to, add)
+                                       : cross_entropy_back_cpu(node, to, add);
+}
+
 static const oari_op_class cross_entropy_op = { .name = "cross_entropy",
                                                 .backward =
                                                     cross_entropy_back };
@@ -91,7 +132,8 @@ oar_status oari_check_cross_entropy(oar_tape *tape, oar_tensor *logits,
     const int64_t *t;
 
     OARI_TRY(oari_check_inputs(name, tape, 2, in));
-    OARI_TRY(oari_check_on_cpu(name, logits));
+    if (classes >= 0)
+        OARI_TRY(oari_check_on_cpu(name, logits));
     OARI_TRY(oari_check_float(name, logits));
     if (target->dtype != OAR_I64)
         return oari_fail(
@@ -117,6 +159,8 @@ oar_status oari_check_cross_entropy(oar_tape *tape, oar_tensor *logits,
         !oari_shape_equal(o->weight->at.shape, OAR_SHAPE(ls.dim[1])))
         return oari_weight_mismatch(name, logits, o->weight,
                                     "one for each class");
+    if (oari_device_of(target).kind == OAR_CUDA)
+        return OAR_OK; /* the kernel checks them */
     t = oar_tensor_const_data(target);
     classes = classes < 0 ? ls.dim[1] : classes;
     for (int64_t i = 0; i < target->count; i++) {
@@ -159,13 +203,44 @@ static oar_status compute_loss(oari_pool *pool, const oar_tensor *out,
     return oari_operands_finish(&operands);
 }
 
+/* The same on a GPU, where sums [2] f64 get what the host would read. */
+static oar_status
+compute_loss_gpu(oari_pool *pool, const oar_tensor *out, const oar_tensor *lse,
+                 const oar_tensor *sums, const oar_tensor *logits,
+                 const oar_tensor *target, const oar_cross_entropy_opts *o,
+                 const oari_extra *extra)
+{
+    oari_array to = oari_array_of(out), l = oari_array_of(lse), rows = l;
+    oari_array t = oari_array_of(target), s = oari_array_of(sums);
+    oari_operands operands = { .pool = pool };
+    oari_entropy_rule rule = rule_of(&operands, extra, o->weight);
+    oari_cuda_entropy e = { .target = &t,
+                            .lse = &l,
+                            .sums = &s,
+                            .rule = &rule,
+                            .by_weight = o->reduction == OAR_LOSS_MEAN };
+
+    e.logits = oari_operands_tensor(&operands, logits);
+    rows.data = oari_operands_scratch(&operands, l.dtype, target->count);
+    rows.at = oari_layout_rows(l.at.shape);
+    if (operands.status == OAR_OK)
+        operands.status = oari_cuda_cross_entropy(&e, &rows, NULL);
+    if (operands.status == OAR_OK)
+        operands.status = extra->loss.each
+                              ? OARI_KERNEL(&to, copy, &to, &rows)
+                              : oari_cuda_entropy_total(&e, &to, &rows);
+    return oari_operands_finish(&operands);
+}
+
 oar_tensor *oar_cross_entropy_with(oar_tape *tape, oar_tensor *logits,
                                    oar_tensor *target,
                                    const oar_cross_entropy_opts *opts)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_cross_entropy_opts o;
-    oar_tensor *lse, *out = NULL;
+    oar_tensor *lse, *sums = NULL, *out = NULL;
+    oar_device device = oar_tensor_device(logits);
+    oar_status status = OAR_OK;
     oari_extra extra;
 
     if (oari_opts_read(&o, sizeof o, opts) != OAR_OK ||
@@ -175,25 +250,29 @@ oar_tensor *oar_cross_entropy_with(oar_tape *tape, oar_tensor *logits,
                                     .ignore = o.ignore,
                                     .each = o.reduction == OAR_LOSS_NONE,
                                     .smoothing = o.label_smoothing } };
-    lse = oari_tensor_make_on(pool, oari_device_of(logits),
-                              oari_work_dtype(logits->dtype), target->at.shape);
-    if (lse != NULL)
-        out = oari_tensor_make_on(pool, oari_device_of(logits), logits->dtype,
+    lse = oari_tensor_make_on(pool, device, oari_work_dtype(logits->dtype),
+                              target->at.shape);
+    if (lse != NULL && device.kind == OAR_CUDA)
+        sums = oari_tensor_make_on(pool, device, OAR_F64, OAR_SHAPE(2));
+    if (lse != NULL && (sums != NULL || device.kind != OAR_CUDA))
+        out = oari_tensor_make_on(pool, device, logits->dtype,
                                   extra.loss.each ? target->at.shape
                                                   : OAR_SCALAR);
-    if (out != NULL &&
-        compute_loss(pool, out, lse, logits, target, &o, &extra) != OAR_OK) {
-        oari_tensor_drop(pool, out);
-        out = NULL;
-    }
-    out = oari_emit(
-        tape, out,
-        &(oari_node_record){ .op = &cross_entropy_op,
-                             .inputs = 1,
-                             .input = { logits },
-                             .saved = { logits, target, lse, o.weight },
-                             .extra = extra });
+    if (out != NULL)
+        status = sums != NULL
+                     ? compute_loss_gpu(pool, out, lse, sums, logits, target,
+                                        &o, &extra)
+                     : compute_loss(pool, out, lse, logits, target, &o, &extra);
+    out = oari_emit(tape, oari_settle(pool, out, status),
+                    &(oari_node_record){
+                        .op = &cross_entropy_op,
+                        .inputs = 1,
+                        .input = { logits },
+                        .saved = { logits, target, lse, o.weight,
+                                   o.reduction == OAR_LOSS_MEAN ? sums : NULL },
+                        .extra = extra });
     oari_tensor_drop(pool, lse);
+    oari_tensor_drop(pool, sums);
     return out;
 }
 

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
+#include "tensor/cuda/cuda_kernels.h"
 
 enum { X, WEIGHT, BIAS };    /* inputs, and what is saved of them */
 enum { MEAN = 3, RSTD = 4 }; /* saved too */
@@ -41,8 +42,14 @@ static oar_status norm_back_all(oari_node *node, const oari_array *dx, int add)
     if (dx != NULL) /* the others do not depend on it */
         n.weight = oari_operands_tensor(&operands, node->saved[WEIGHT]);
     n.dx = oari_operands_out(&operands, dx, add);
-    n.scratch = oari_operands_scratch(&operands, work, 4 * width);
-    n.sums = oari_operands_scratch(&operands, OAR_F64, 2 * width);
+    if (oari_device_of(node->saved[X]).kind == OAR_CUDA) {
+        n.sums = oari_operands_scratch(
+            &operands, work,
+            oari_cuda_norm_sums(oari_rows_of(node->saved[X]->at.shape)));
+    } else {
+        n.scratch = oari_operands_scratch(&operands, work, 4 * width);
+        n.sums = oari_operands_scratch(&operands, OAR_F64, 2 * width);
+    }
     if (operands.status == OAR_OK)
         operands.status = OARI_KERNEL(n.x, layer_norm_back, &n);
     return oari_operands_finish(&operands);
@@ -84,7 +91,8 @@ static oar_status check_param(const char *name, const oar_tensor *x,
 
     if (param == NULL)
         return OAR_OK;
-    OARI_TRY(oari_check_same_dtype(name, x, param));
+    if (param->dtype != OAR_F32 || !oari_dtype_is_half(x->dtype))
+        OARI_TRY(oari_check_same_dtype(name, x, param));
     if (param->at.shape.ndim == 1 && param->at.shape.dim[0] == width)
         return OAR_OK;
     return oari_fail(OAR_E_SHAPE, "%s of %s with %s %s: it is [%lld]", name,
@@ -106,6 +114,8 @@ static oar_status check_norm(const char *name, oar_tape *tape, oar_tensor *x,
     OARI_TRY(oari_check_float(name, x));
     if (x->at.shape.ndim == 0)
         return oari_fail(OAR_E_SHAPE, "%s of a single number", name);
+    if (weight != NULL && bias != NULL)
+        OARI_TRY(oari_check_same_dtype(name, weight, bias));
     OARI_TRY(check_param(name, x, weight, "weight"));
     return check_param(name, x, bias, "bias");
 }

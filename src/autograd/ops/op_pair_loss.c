@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
+#include "tensor/cuda/cuda_kernels.h"
 
 enum { A, B, WEIGHT, POSITIVE }; /* what is saved; the first two are inputs */
 
@@ -44,13 +45,17 @@ static oar_status pair_loss_back(oari_node *node, int i, const oari_array *to,
     double factor = 1 / extra->pairs.divisor;
     oari_operands operands = { .pool = &node->tape->pool };
     oari_pairs p = pairs_of(&operands, node->saved, extra);
+    const int on_gpu = to->device.kind == OAR_CUDA;
     const oari_array *grad =
-        each ? oari_operands_tensor(&operands, node->grad) : NULL;
+        each || on_gpu ? oari_operands_tensor(&operands, node->grad) : NULL;
     const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (!each)
+    if (!each && !on_gpu)
         factor *= oari_grad_number(node);
-    if (operands.status == OAR_OK)
+    if (operands.status == OAR_OK && on_gpu)
+        operands.status =
+            oari_cuda_pair_loss_back(&p, i == B, y, add, grad, each, factor);
+    else if (operands.status == OAR_OK)
         oari_pair_loss_back(&p, i == B, y, add, grad, factor);
     return oari_operands_finish(&operands);
 }
@@ -61,7 +66,6 @@ static oar_status check_pair_loss(const char *name, oar_tape *tape,
                                   oar_tensor *const *in)
 {
     OARI_TRY(oari_check_inputs(name, tape, 2, in));
-    OARI_TRY(oari_check_on_cpu(name, in[A]));
     OARI_TRY(oari_check_same_dtype(name, in[A], in[B]));
     OARI_TRY(oari_check_float(name, in[A]));
     if (!oari_shape_equal(in[A]->at.shape, in[B]->at.shape))
@@ -102,6 +106,32 @@ static oar_status choose_divisor(const char *name, oar_loss_reduction reduction,
                      name, oari_shape_text(shape).text, (int)reduction);
 }
 
+/* The loss of each pair to `each`, or if that is NULL all losses divided to
+ * `to`. */
+static void compute_pairs(oari_operands *operands, const oari_pairs *p,
+                          const oari_array *to, const oari_array *each,
+                          double divisor)
+{
+    const int on_gpu = to->device.kind == OAR_CUDA;
+    void *partial = NULL;
+    double sum;
+
+    if (on_gpu && each == NULL)
+        partial =
+            oari_operands_scratch(operands, OAR_F64, oari_cuda_pair_partial());
+    if (operands->status != OAR_OK)
+        return;
+    if (on_gpu) {
+        operands->status =
+            each != NULL ? oari_cuda_pair_loss(p, each)
+                         : oari_cuda_pair_sum(p, to, 1 / divisor, partial);
+        return;
+    }
+    sum = oari_pair_loss(p, each);
+    if (each == NULL)
+        oari_fill(to, sum / divisor);
+}
+
 /* in has room for all that is saved; weights may be NULL. */
 static oar_tensor *pair_loss(oar_tape *tape, const oari_op_class *op,
                              oar_tensor *const *in,
@@ -113,7 +143,6 @@ static oar_tensor *pair_loss(oar_tape *tape, const oari_op_class *op,
     oari_operands operands = { .pool = pool };
     oari_pairs p;
     const oari_array *each;
-    double sum;
 
     if (check_pair_loss(op->name, tape, in) != OAR_OK ||
         choose_divisor(op->name, reduction, in[A], &extra) != OAR_OK)
@@ -125,11 +154,7 @@ static oar_tensor *pair_loss(oar_tape *tape, const oari_op_class *op,
     to = oari_array_of(out);
     p = pairs_of(&operands, in, &extra);
     each = extra.pairs.each ? oari_operands_out(&operands, &to, 0) : NULL;
-    if (operands.status == OAR_OK) {
-        sum = oari_pair_loss(&p, each);
-        if (each == NULL)
-            oari_fill(&to, sum / extra.pairs.divisor);
-    }
+    compute_pairs(&operands, &p, &to, each, extra.pairs.divisor);
     if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/index_error.h"
 
 typedef struct job {
     void *to;
@@ -47,7 +48,9 @@ static oar_status copy_gpu(const job *j)
     if (result == OARI_CU_SUCCESS && !pinned)
         result = cu->StreamSynchronize(j->stream);
     oari_cuda_leave();
-    return oari_cuda_check(result, "copy");
+    OARI_TRY(oari_cuda_check(result, "copy"));
+    return pinned ? OAR_OK
+                  : oari_index_error(j->to_gpu >= 0 ? j->to_gpu : j->from_gpu);
 }
 
 static oar_status check_device(oar_device device)

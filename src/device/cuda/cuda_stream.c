@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/index_error.h"
 
 enum { NON_BLOCKING = 1, TIMED = 0, UNTIMED = 2 }; /* CUstream, CUevent flags */
 
@@ -87,7 +88,8 @@ oar_status oar_stream_synchronize(oar_device device, void *stream)
     const oari_cuda *cu;
 
     OARI_TRY(enter_device(device, "wait for a stream", &cu));
-    return leave_device(cu->StreamSynchronize(stream), "wait for a stream");
+    OARI_TRY(leave_device(cu->StreamSynchronize(stream), "wait for a stream"));
+    return oari_index_error(device.index);
 }
 
 oar_status oar_stream_query(oar_device device, void *stream, int *done)

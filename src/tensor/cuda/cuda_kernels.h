@@ -19,4 +19,112 @@ oar_status oari_cuda_binary(oari_binary_kind kind, const oari_array *to,
 oar_status oari_cuda_sum_to(oari_pool *pool, const oari_array *to, int add,
                             const oari_array *a);
 
+/* ---- cuda_norm.c: weight and bias may be f32 where x is a half ----------- */
+
+oar_status oari_cuda_layer_norm(const oari_array *to, const oari_array *mean,
+                                const oari_array *rstd, const oari_array *x,
+                                const oari_array *weight,
+                                const oari_array *bias, double eps);
+oar_status
+oari_cuda_layer_norm_again(const oari_array *to, const oari_array *mean,
+                           const oari_array *rstd, const oari_array *x,
+                           const oari_array *weight, const oari_array *bias);
+/* sum = a + b, and to = its norm, in one pass. */
+oar_status oari_cuda_add_layer_norm(const oari_array *sum, const oari_array *to,
+                                    const oari_array *mean,
+                                    const oari_array *rstd, const oari_array *a,
+                                    const oari_array *b,
+                                    const oari_array *weight,
+                                    const oari_array *bias, double eps);
+/* scratch is unused; sums has room for oari_cuda_norm_sums numbers of what x is
+ * computed in. dweight and dbias have one dtype, which may be f32. */
+oar_status oari_cuda_layer_norm_back(const oari_norm_back *n);
+int64_t oari_cuda_norm_sums(oari_rows rows);
+
+/* ---- rows.c -------------------------------------------------------------- */
+
+oar_status oari_cuda_softmax(const oari_array *to, const oari_array *a);
+oar_status oari_cuda_softmax_back(const oari_array *to, int add,
+                                  const oari_array *grad,
+                                  const oari_array *result);
+oar_status oari_cuda_log_softmax(const oari_array *to, const oari_array *a);
+oar_status oari_cuda_log_softmax_back(const oari_array *to, int add,
+                                      const oari_array *grad,
+                                      const oari_array *result);
+
+/* A cross entropy, whose sums stay on the device. */
+typedef struct oari_cuda_entropy {
+    const oari_array *logits; /* [rows, classes] */
+    const oari_array *target; /* [rows] i64, any stride; checked */
+    const oari_array *lse;    /* [rows], of what logits are computed in */
+    const oari_array *sums;   /* [2] f64: all losses, all weights */
+    const oari_entropy_rule *rule;
+    int each;      /* the gradient has a number for each row */
+    int by_weight; /* the loss is divided by the weights */
+} oari_cuda_entropy;
+
+/* Gives lse and the loss of each row, in the dtype of lse (loss may be NULL);
+ * and, unless grad_to is NULL, the gradient of the logits for a loss whose
+ * gradient is 1 there: grad_to may be logits; by_weight reads sums. */
+oar_status oari_cuda_cross_entropy(const oari_cuda_entropy *e,
+                                   const oari_array *loss,
+                                   const oari_array *grad_to);
+/* Gives the sums of the losses of all rows (0 if loss is NULL) and of their
+ * weights; and the loss of all, one number of the logits' dtype, to `to`,
+ * which may be NULL. target may have more rows than logits. */
+oar_status oari_cuda_entropy_total(const oari_cuda_entropy *e,
+                                   const oari_array *to,
+                                   const oari_array *loss);
+/* grad: [rows] if each, else one number, on the device. */
+oar_status oari_cuda_cross_entropy_back(const oari_cuda_entropy *e,
+                                        const oari_array *to, int add,
+                                        const oari_array *grad);
+
+/* ---- pairs.c ------------------------------------------------------------- */
+
+/* The loss of each pair. */
+oar_status oari_cuda_pair_loss(const oari_pairs *p, const oari_array *to);
+/* to, one number, = factor times the sum of all. partial has room for
+ * oari_cuda_pair_partial numbers. */
+oar_status oari_cuda_pair_sum(const oari_pairs *p, const oari_array *to,
+                              double factor, double *partial);
+int64_t oari_cuda_pair_partial(void);
+/* grad, on the device, has a number for each pair, or one. */
+oar_status oari_cuda_pair_loss_back(const oari_pairs *p, int by_b,
+                                    const oari_array *to, int add,
+                                    const oari_array *grad, int each,
+                                    double factor);
+
+/* ---- cuda_embedding.c ---------------------------------------------------- */
+
+/* The table's rows are those from `first` on of a vocabulary. */
+typedef struct oari_table_part {
+    int64_t first, vocabulary;
+} oari_table_part;
+
+/* Checks the indices, which are among the vocabulary's (part NULL: the
+ * table's); row, unless NULL, gets the table's row of each index, or -1. */
+oar_status oari_cuda_pick_rows(const oari_array *to, const oari_array *table,
+                               const oari_array *index,
+                               const oari_table_part *part,
+                               const oari_array *row);
+/* to [count] i64 = 0, 1, 2, ... */
+oar_status oari_cuda_positions(const oari_array *to);
+/* Always adds. `to` may be f32 where grad is a half; scratch has room for
+ * oari_cuda_add_rows_scratch numbers of 32 bits. */
+oar_status oari_cuda_add_rows(const oari_array *to, const oari_array *grad,
+                              const oari_array *index, int64_t skip,
+                              void *scratch);
+int64_t oari_cuda_add_rows_scratch(int64_t picks);
+
+/* ---- draw.c -------------------------------------------------------------- */
+
+oar_status oari_cuda_dropout(const oari_array *to, int add, const oari_array *a,
+                             double p, uint64_t seed, int64_t first,
+                             const int64_t *stride);
+oar_status oari_cuda_rotary_angles(const oari_array *angle, int64_t first,
+                                   double base);
+oar_status oari_cuda_rotary(const oari_array *to, int add, const oari_array *x,
+                            const oari_array *angle, int64_t turned, int back);
+
 #endif

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_norm: starts the kernels of norm.cu. This file has no state. */
+#include "tensor/cuda/cuda_kernels.h"
+#include "tensor/cuda/cuda_start.h"
+#include "tensor/cuda/norm_job.h"
+
+enum { WARP = 32, THREADS = WARP * OARI_NORM_WARPS };
+
+static int is_wider(const oari_array *a, const oari_array *than)
+{
+    return a != NULL && a->dtype != than->dtype;
+}
+
+static oar_status start_norm(const oari_array *to, oari_norm_job *job)
+{
+    static oari_float_kernels kernels =
+        OARI_FLOAT_KERNELS("norm", "oari_layer_norm");
+
+    return oari_start_float(&kernels, to,
+                            (job->rows + OARI_NORM_WARPS - 1) / OARI_NORM_WARPS,
+                            THREADS, 0, job);
+}
+
+static oari_norm_job make_job(const oari_array *to, const oari_array *mean,
+                              const oari_array *rstd, const oari_array *x,
+                              const oari_array *weight, const oari_array *bias)
+{
+    oari_rows r = oari_rows_of(x->at.shape);
+
+    return (oari_norm_job){ .x = oari_array_data(x),
+                            .weight = oari_data_of(weight),
+                            .bias = oari_data_of(bias),
+                            .to = oari_array_data(to),
+                            .mean = oari_data_of(mean),
+                            .rstd = oari_array_data(rstd),
+                            .rows = r.width > 0 ? r.count : 0,
+                            .width = r.width,
+                            .is_wide = is_wider(weight, x) || is_wider(bias, x),
+                            .is_packed = oari_is_packed(x, r.width) &&
+                                         oari_is_packed(to, r.width) };
+}
+
+oar_status oari_cuda_layer_norm(const oari_array *to, const oari_array *mean,
+                                const oari_array *rstd, const oari_array *x,
+                                const oari_array *weight,
+                                const oari_array *bias, double eps)
+{
+    oari_norm_job job = make_job(to, mean, rstd, x, weight, bias);
+
+    job.eps = eps;
+    return start_norm(to, &job);
+}
+
+oar_status
+oari_cuda_layer_norm_again(const oari_array *to, const oari_array *mean,
+                           const oari_array *rstd, const oari_array *x,
+                           const oari_array *weight, const oari_array *bias)
+{
+    oari_norm_job job = make_job(to, mean, rstd, x, weight, bias);
+
+    job.again = 1;
+    return start_norm(to, &job);
+}
+
+oar_status oari_cuda_add_layer_norm(const oari_array *sum, const oari_array *to,
+                                    const oari_array *mean,
+                                    const oari_array *rstd, const oari_array *a,
+                                    const oari_array *b,
+                                    const oari_array *weight,
+                                    const oari_array *bias, double eps)
+{
+    oari_norm_job job = make_job(to, mean, rstd, a, weight, bias);
+
+    job.more = oari_array_data(b);
+    job.sum = oari_array_data(sum);
+    job.eps = eps;
+    job.is_packed = job.is_packed && oari_is_packed(b, job.width) &&
+                    oari_is_packed(sum, job.width);
+    return start_norm(to, &job);
+}
+
+/* ---- backward ------------------------------------------------------------ */
+
+static int64_t blocks_of(int64_t rows)
+{
+    int64_t blocks = (rows + OARI_NORM_WARPS - 1) / OARI_NORM_WARPS;
+
+    return blocks < OARI_NORM_BLOCKS ? blocks : OARI_NORM_BLOCKS;
+}
+
+int64_t oari_cuda_norm_sums(oari_rows rows)
+{
+    return blocks_of(rows.count) * 2 * rows.width;
+}
+
+static oar_status total_columns(const oari_norm_back *n, int64_t blocks,
+                                int64_t width)
+{
+    static oari_float_kernels kernels =
+        OARI_FLOAT_KERNELS("norm", "oari_layer_norm_total");
+    const oari_array *to = n->dweight != NULL ? n->dweight : n->dbias;
+    unsigned bytes = 2 * OARI_NORM_WARPS * OARI_NORM_COLUMNS *
+                     (n->x->dtype == OAR_F64 ? 8 : 4);
+    oari_norm_total_job job = { .sums = n->sums,
+                                .dweight = oari_data_of(n->dweight),
+                                .dbias = oari_data_of(n->dbias),
+                                .blocks = blocks,
+                                .width = width,
+                                .is_wide = is_wider(to, n->x) };
+
+    return oari_start_float(&kernels, n->x,
+                            (width + OARI_NORM_COLUMNS - 1) / OARI_NORM_COLUMNS,
+                            THREADS, bytes, &job);
+}
+
+oar_status oari_cuda_layer_norm_back(const oari_norm_back *n)
+{
+    static oari_float_kernels kernels =
+        OARI_FLOAT_KERNELS("norm", "oari_layer_norm_back");
+    oari_rows r = oari_rows_of(n->x->at.shape);
+    int64_t blocks = blocks_of(r.count), tiles, sum_bytes;
+    int wanted = n->dweight != NULL || n->dbias != NULL;
+    oari_norm_back_job job = {
+        .grad = oari_array_data(n->grad),
+        .x = oari_array_data(n->x),
+        .weight = oari_data_of(n->weight),
+        .mean = oari_data_of(n->mean),
+        .rstd = oari_array_data(n->rstd),
+        .dx = oari_data_of(n->dx),
+        .sums = wanted ? n->sums : NULL,
+        .rows = r.count,
+        .width = r.width,
+        .add = n->add,
+        .is_wide = is_wider(n->weight, n->x),
+        .is_packed = oari_is_packed(n->x, r.width) &&
+                     oari_is_packed(n->grad, r.width) &&
+                     oari_is_packed(n->dx, r.width),
+    };
+
+    if (r.width == 0)
+        return OAR_OK;
+    if (n->dx != NULL && n->dx->dtype != n->x->dtype)
+        return oari_fail(OAR_E_UNSUPPORTED,
+                         "a norm's gradient on a GPU in %s of numbers in %s",
+                         oar_dtype_name(n->dx->dtype),
+                         oar_dtype_name(n->x->dtype));
+    sum_bytes = 2 * r.width * (n->x->dtype == OAR_F64 ? 8 : 4);
+    job.in_shared = wanted && sum_bytes <= OARI_NORM_SHARED;
+    if (blocks > 0) { /* whole tiles for each */
+        tiles = (r.count + OARI_NORM_WARPS - 1) / OARI_NORM_WARPS;
+        job.share = (tiles + blocks - 1) / blocks * OARI_NORM_WARPS;
+        blocks = (r.count + job.share - 1) / job.share;
+    }
+    OARI_TRY(oari_start_float(&kernels, n->x, blocks, THREADS,
+                              job.in_shared ? (unsigned)sum_bytes : 0, &job));
+    return wanted ? total_columns(n, blocks, r.width) : OAR_OK;
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+/* draw: dropout and rotary positions, element by element. The random numbers
+ * are those of base/rng.c: Philox 4x32-10, by their counters. */
+#include "tensor/cuda/draw_job.h"
+#include "tensor/cuda/element.cuh"
+
+/* ---- dropout ------------------------------------------------------------- */
+
+/* The four words of a block of the row of a seed, stream 0. */
+DEVICE void philox(uint64_t seed, uint64_t block, uint32_t word[4])
+{
+    uint32_t low = (uint32_t)seed, high = (uint32_t)(seed >> 32);
+    uint32_t a = (uint32_t)block, b = (uint32_t)(block >> 32), c = 0, d = 0;
+
+    for (int turn = 0; turn < 10; turn++) {
+        uint64_t first = (uint64_t)0xd2511f53u * a;
+        uint64_t second = (uint64_t)0xcd9e8d57u * c;
+
+        a = (uint32_t)(second >> 32) ^ b ^ low;
+        b = (uint32_t)second;
+        c = (uint32_t)(first >> 32) ^ d ^ high;
+        d = (uint32_t)first;
+        low += 0x9e3779b9u;
+        high += 0xbb67ae85u;
+    }
+    word[0] = a;
+    word[1] = b;
+    word[2] = c;
+    word[3] = d;
+}
+
+DEVICE int is_kept(const oari_dropout_job &job, const uint32_t word[4],
+                   uint64_t position)
+{
+    return (double)((float)(word[position % 4] >> 8) * 0x1p-24f) >= job.p;
+}
+
+template <class T>
+DEVICE void drop_one(const oari_dropout_job &job, int64_t i, int kept)
+{
+    typedef typename work_of<T>::type W;
+    const W factor = (W)(job.p < 1 ? 1 / (1 - job.p) : 0);
+    W y = kept ? widen(((const T *)job.x)[i]) * factor : (W)0;
+    T *to = (T *)job.to + i;
+
+    narrow(job.add ? y + widen(*to) : y, to);
+}
+
+DEVICE uint64_t position_of(const oari_dropout_job &job, int64_t i)
+{
+    int64_t at = job.first;
+
+    for (int d = job.ndim - 1; d >= 0; i /= job.dim[d--])
+        at += i % job.dim[d] * job.stride[d];
+    return (uint64_t)at;
+}
+
+/* Where positions follow each other, a thread takes the four elements of a
+ * block of random words. */
+template <class T> DEVICE void drop(const oari_dropout_job &job)
+{
+    int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    uint32_t word[4];
+
+    if (job.ndim == 0) {
+        int64_t skip = job.first % 4;
+
+        for (int64_t b = thread; 4 * b < job.count + skip; b += step) {
+            philox(job.seed, (uint64_t)(job.first / 4 + b), word);
+            for (int k = 0; k < 4; k++) {
+                int64_t i = 4 * b - skip + k;
+
+                if (i >= 0 && i < job.count)
+                    drop_one<T>(job, i, is_kept(job, word, (uint64_t)k));
+            }
+        }
+        return;
+    }
+    for (int64_t i = thread; i < job.count; i += step) {
+        uint64_t position = position_of(job, i);
+
+        philox(job.seed, position / 4, word);
+        drop_one<T>(job, i, is_kept(job, word, position));
+    }
+}
+
+OARI_KERNELS(oari_dropout, drop, oari_dropout_job)
+
+/* ---- rotary -------------------------------------------------------------- */
+
+/* In f64, as the host does. */
+extern "C" __global__ void oari_rotary_angles(oari_angles_job job)
+{
+    const int64_t half = job.d / 2;
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+         i < job.t * half; i += step) {
+        int64_t k = i % half, row = i / half;
+        double turn = (double)(job.first + row) *
+                      pow(job.base, -(double)k / (double)half);
+        int64_t at = row * job.d + k;
+
+        if (job.is_f64) {
+            ((double *)job.angle)[at] = cos(turn);
+            ((double *)job.angle)[at + half] = sin(turn);
+        } else {
+            ((float *)job.angle)[at] = (float)cos(turn);
+            ((float *)job.angle)[at + half] = (float)sin(turn);
+        }
+    }
+}
+
+template <class T> DEVICE void rotate(const oari_rotary_job &job)
+{
+    typedef typename work_of<T>::type W;
+    const int64_t half = job.d / 2;
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+         i < job.count; i += step) {
+        int64_t k = i % half, head = i / half;
+        const W *angle =
+            (const W *)job.angle + head / job.heads % job.t * job.d + k;
+        const T *x = (const T *)job.x + head * job.d + k;
+        T *to = (T *)job.to + head * job.d + k;
+        W p = widen(x[0]), q = widen(x[half]), left = p, right = q;
+
+        if (head % job.heads < job.turned) {
+            W c = angle[0], s = job.back ? -angle[half] : angle[half];
+
+            left = p * c - q * s;
+            right = q * c + p * s;
+        }
+        if (job.add) {
+            left += widen(to[0]);
+            right += widen(to[half]);
+        }
+        narrow(left, to);
+        narrow(right, to + half);
+    }
+}
+
+OARI_KERNELS(oari_rotary, rotate, oari_rotary_job)

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+/* tensor/cuda/element.cuh: what kernels of layers have in common: elements of
+ * the four float dtypes, computed in f32 (f64 for f64); packs of 16 bytes; and
+ * sums over a warp or a block, always in the same order. */
+#ifndef OARI_TENSOR_CUDA_ELEMENT_CUH
+#define OARI_TENSOR_CUDA_ELEMENT_CUH
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/half.h"
+#include "device/cuda/cuda_block.h"
+
+#define DEVICE static inline __device__
+
+enum { WARP = 32, MOST_WARPS = 32 };
+static const unsigned ALL_LANES = 0xffffffffu;
+
+struct f16 {
+    uint16_t bits;
+};
+struct bf16 {
+    uint16_t bits;
+};
+
+/* What elements of a type are computed in. */
+template <class T> struct work_of {
+    typedef float type;
+};
+template <> struct work_of<double> {
+    typedef double type;
+};
+
+DEVICE float widen(float x)
+{
+    return x;
+}
+
+DEVICE double widen(double x)
+{
+    return x;
+}
+
+DEVICE float widen(bf16 x)
+{
+    return oari_bits_to_f32((uint32_t)x.bits << 16);
+}
+
+DEVICE float widen(f16 x)
+{
+#ifdef __CUDA_ARCH__
+    float wide;
+
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+    return wide;
+#else
+    return oari_f16_bits_to_f32(x.bits);
+#endif
+}
+
+DEVICE void narrow(float x, float *to)
+{
+    *to = x;
+}
+
+DEVICE void narrow(double x, double *to)
+{
+    *to = x;
+}
+
+DEVICE void narrow(float x, bf16 *to)
+{
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to->bits) : "f"(x));
+#else
+    to->bits = oari_bf16_bits_from_f32(x);
+#endif
+}
+
+DEVICE void narrow(float x, f16 *to)
+{
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(x));
+#else
+    to->bits = oari_f16_bits_from_f32(x);
+#endif
+}
+
+template <class T> DEVICE T narrowed(typename work_of<T>::type x)
+{
+    T made;
+
+    narrow(x, &made);
+    return made;
+}
+
+/* Element i of an array of T or, if is_wide, of what T is computed in. */
+template <class T>
+DEVICE typename work_of<T>::type load_either(const void *from, int is_wide,
+                                             int64_t i)
+{
+    return is_wide ? ((const typename work_of<T>::type *)from)[i]
+                   : widen(((const T *)from)[i]);
+}
+
+template <class T>
+DEVICE void store_either(void *to, int is_wide, int64_t i,
+                         typename work_of<T>::type x)
+{
+    if (is_wide)
+        ((typename work_of<T>::type *)to)[i] = x;
+    else
+        narrow(x, (T *)to + i);
+}
+
+/* ---- packs --------------------------------------------------------------- */
+
+/* Elements of T in 16 bytes. */
+template <class T> struct in_pack {
+    static const int count = 16 / sizeof(T);
+};
+
+/* V elements, moved at once. V is 1 or in_pack<T>::count. */
+template <class T, int V> struct pack {
+    T x[V];
+};
+
+template <class T, int V> DEVICE pack<T, V> load_pack(const T *from)
+{
+    pack<T, V> made;
+
+    if (V > 1) {
+        uint4 raw = *(const uint4 *)from;
+
+        memcpy(&made, &raw, sizeof made);
+    } else {
+        made.x[0] = *from;
+    }
+    return made;
+}
+
+template <class T, int V> DEVICE void store_pack(T *to, const pack<T, V> &made)
+{
+    if (V > 1) {
+        uint4 raw;
+
+        memcpy(&raw, &made, sizeof made);
+        *(uint4 *)to = raw;
+    } else {
+        *to = made.x[0];
+    }
+}
+
+/* ---- sums ---------------------------------------------------------------- */
+
+template <class W> DEVICE W warp_sum(W x)
+{
+    for (int apart = WARP / 2; apart > 0; apart /= 2)
+        x += __shfl_xor_sync(ALL_LANES, x, apart);
+    return x;
+}
+
+template <class W> DEVICE W warp_max(W x)
+{
+    for (int apart = WARP / 2; apart > 0; apart /= 2) {
+        W other = __shfl_xor_sync(ALL_LANES, x, apart);
+
+        x = other > x || other != other ? other : x;
+    }
+    return x;
+}
+
+/* The sum over all threads of a block of whole warps, in every thread. `room`
+ * is shared memory for MOST_WARPS numbers, free again after the call. */
+template <class W> DEVICE W block_sum(W x, W *room)
+{
+    int warps = (int)blockDim.x / WARP;
+    int lane = (int)threadIdx.x % WARP;
+
+    x = warp_sum(x);
+    if (lane == 0)
+        room[threadIdx.x / WARP] = x;
+    __syncthreads();
+    x = warp_sum(lane < warps ? room[lane] : (W)0);
+    __syncthreads();
+    return x;
+}
+
+/* ---- arithmetic ---------------------------------------------------------- */
+
+DEVICE float root_of(float x)
+{
+    return sqrtf(x);
+}
+
+DEVICE double root_of(double x)
+{
+    return sqrt(x);
+}
+
+DEVICE float exp_of(float x)
+{
+    return expf(x);
+}
+
+DEVICE double exp_of(double x)
+{
+    return exp(x);
+}
+
+DEVICE float log_of(float x)
+{
+    return logf(x);
+}
+
+DEVICE double log_of(double x)
+{
+    return log(x);
+}
+
+DEVICE float log1p_of(float x)
+{
+    return log1pf(x);
+}
+
+DEVICE double log1p_of(double x)
+{
+    return log1p(x);
+}
+
+/* Defines four kernels, NAME_f32 and so on, of function<T>(job). */
+#define OARI_KERNELS(name, function, job_type)           \
+    extern "C" __global__ void name##_f32(job_type job)  \
+    {                                                    \
+        function<float>(job);                            \
+    }                                                    \
+    extern "C" __global__ void name##_f64(job_type job)  \
+    {                                                    \
+        function<double>(job);                           \
+    }                                                    \
+    extern "C" __global__ void name##_f16(job_type job)  \
+    {                                                    \
+        function<f16>(job);                              \
+    }                                                    \
+    extern "C" __global__ void name##_bf16(job_type job) \
+    {                                                    \
+        function<bf16>(job);                             \
+    }
+
+#endif

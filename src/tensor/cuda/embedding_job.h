@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/cuda/embedding_job.h: the arguments of the kernels of embedding.cu,
+ * for C and C++. */
+#ifndef OARI_TENSOR_CUDA_EMBEDDING_JOB_H
+#define OARI_TENSOR_CUDA_EMBEDDING_JOB_H
+
+#include <stdint.h>
+
+#include "device/cuda/index_error.h"
+
+enum {
+    OARI_SORT_BITS = 8,
+    OARI_SORT_DIGITS = 1 << OARI_SORT_BITS,
+    OARI_SORT_THREADS = 256, /* of a block; a digit each in the middle kernel */
+    OARI_SORT_SHARE = 2048,  /* elements that a block sorts */
+    OARI_PICK_WARPS = 8      /* of a block; each takes a row */
+};
+
+/* Rows first .. first+count-1 of a vocabulary of `vocabulary` are the table's;
+ * `row` [picks], unless NULL, gets the table's row of each index, -1 for one
+ * that it does not have, whose result is zero. */
+typedef struct oari_pick_job {
+    const int64_t *index;
+    const char *table;
+    char *to;
+    int64_t *row;
+    int64_t picks, bytes; /* bytes of a row */
+    int64_t first, count, vocabulary;
+    int unit; /* bytes that are moved at once: 16, 8, 4, 2 or 1 */
+    oari_index_check check;
+} oari_pick_job;
+
+typedef struct oari_positions_job {
+    int64_t *to;
+    int64_t count;
+} oari_positions_job;
+
+/* One pass of a sort by bits shift .. shift+7. Keys are rows of the table; those
+ * that it does not have are 2^32 - 1, and last. place is where each was at
+ * first. Equal keys keep their order. */
+typedef struct oari_sort_job {
+    const int64_t *row; /* of the first pass; else NULL */
+    const uint32_t *key, *place;
+    uint32_t *to_key, *to_place;
+    uint32_t *count; /* [digits, blocks]: how many of each digit a block has;
+                        then where its first one goes */
+    int64_t picks, blocks, rows;
+    int shift;
+} oari_sort_job;
+
+/* to [count, width] += the rows of grad whose sorted keys are k; none to row
+ * skip. */
+typedef struct oari_add_rows_job {
+    const uint32_t *key, *place;
+    const void *grad;
+    void *to;
+    int64_t picks, count, width, skip;
+    int is_wide; /* `to` is of the wider dtype */
+} oari_add_rows_job;
+
+#endif

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations of layers on a GPU against those of the cpu, results and
+ * gradients: norms, softmax, losses, embedding, dropout, rotary; in every float
+ * dtype, rows that fill packs and rows that do not; indices that are wrong. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <oarsong/device.h>
+#include <oarsong/gpu.h>
+#include <oarsong/ops.h>
+#include <oarsong/tape.h>
+
+#include "support/gpu_ranks.h"
+
+static const oar_device cpu = { OAR_CPU, 0 }, gpu = { OAR_CUDA, 0 };
+
+static void run(test_job_fn fn, const char *what)
+{
+    test_job c;
+
+    test_job_start(&c, 1, fn, NULL, "%s", what);
+    test_job_expect(&c, 0, 0);
+    test_job_end(&c);
+}
+
+/* ---- one operation on both devices --------------------------------------- */
+
+enum { INPUTS = 3, MOST = 8192 };
+
+typedef oar_tensor *(*layer_fn)(oar_tape *tape, oar_tensor *const *in);
+
+typedef struct layer_case {
+    const char *name;
+    layer_fn fn;
+    oar_shape shape[INPUTS]; /* of floats that want gradients; no dims: none */
+} layer_case;
+
+/* What an operation gives: its result and the gradients of its inputs. */
+typedef struct outcome {
+    int64_t count[INPUTS + 1];
+    double number[INPUTS + 1][MOST];
+} outcome;
+
+static oar_tensor *make_input(oar_device device, oar_dtype dtype,
+                              oar_shape shape, uint64_t seed)
+{
+    oar_tensor *wide = oar_normal(NULL, OAR_F32, shape, seed, 0, 1);
+    oar_tensor *here = oar_cast(NULL, wide, dtype);
+    oar_tensor *there = oar_to(NULL, here, device);
+
+    oar_tensor_release(wide);
+    oar_tensor_release(here);
+    if (there != NULL && oar_tensor_require_grad(there, 1) != OAR_OK)
+        return NULL;
+    return there;
+}
+
+static int keep(const oar_tensor *t, int64_t *count, double *number)
+{
+    *count = oar_tensor_count(t);
+    return *count <= MOST && oar_tensor_read(t, OAR_F64, number) == OAR_OK;
+}
+
+/* Runs an operation forward, and backward from a gradient of random numbers. */
+static int compute(const layer_case *c, oar_device device, oar_dtype dtype,
+                   outcome *o)
+{
+    oar_tensor *in[INPUTS] = { NULL }, *out, *grad;
+    oar_tape *tape;
+    int fine;
+
+    if (oar_tape_create(&tape) != OAR_OK)
+        return 0;
+    for (int i = 0; i < INPUTS && c->shape[i].ndim > 0; i++)
+        in[i] = make_input(device, dtype, c->shape[i], 7 + (uint64_t)i);
+    out = c->fn(tape, in);
+    fine = out != NULL && keep(out, &o->count[0], o->number[0]);
+    if (fine) {
+        grad = make_input(device, dtype, oar_tensor_shape(out), 99);
+        fine = oar_backward_from(tape, 1, &out, &grad) == OAR_OK;
+        oar_tensor_release(grad);
+    }
+    for (int i = 0; i < INPUTS && in[i] != NULL && fine; i++)
+        fine = oar_tensor_grad(in[i]) != NULL &&
+               keep(oar_tensor_grad(in[i]), &o->count[i + 1], o->number[i + 1]);
+    if (!fine)
+        fprintf(stderr, "%s in %s on %s: %s\n", c->name, oar_dtype_name(dtype),
+                oar_device_text(device).text, oar_last_error()->text);
+    oar_tape_destroy(tape);
+    for (int i = 0; i < INPUTS; i++)
+        oar_tensor_release(in[i]);
+    return fine;
+}
+
+static int is_near(const layer_case *c, oar_dtype dtype, const outcome *a,
+                   const outcome *b)
+{
+    double limit = dtype == OAR_F64   ? 1e-12
+                   : dtype == OAR_F32 ? 2e-5
+                   : dtype == OAR_F16 ? 4e-3
+                                      : 3e-2;
+
+    for (int k = 0; k <= INPUTS; k++) {
+        double most = 0;
+
+        for (int64_t i = 0; i < a->count[k]; i++)
+            most = fmax(most, fabs(a->number[k][i]));
+        for (int64_t i = 0; i < a->count[k]; i++)
+            if (!(fabs(a->number[k][i] - b->number[k][i]) <=
+                  limit * fmax(most, 1)) &&
+                !(isnan(a->number[k][i]) && isnan(b->number[k][i]))) {
+                fprintf(stderr,
+                        "%s in %s: number %lld of %s %d is %.9g on the cpu and "
+                        "%.9g on the GPU\n",
+                        c->name, oar_dtype_name(dtype), (long long)i,
+                        k == 0 ? "result" : "gradient", k, a->number[k][i],
+                        b->number[k][i]);
+                return 0;
+            }
+    }
+    return 1;
+}
+
+static int agrees(const layer_case *c)
+{
+    static outcome here, there, again;
+
+    for (int d = OAR_F32; d <= OAR_BF16; d++) {
+        memset(&here, 0, sizeof here);
+        memset(&there, 0, sizeof there);
+        memset(&again, 0, sizeof again);
+        if (!compute(c, cpu, (oar_dtype)d, &here) ||
+            !compute(c, gpu, (oar_dtype)d, &there) ||
+            !compute(c, gpu, (oar_dtype)d, &again) ||
+            !is_near(c, (oar_dtype)d, &here, &there))
+            return 0;
+        if (memcmp(&there, &again, sizeof there) != 0) {
+            fprintf(stderr, "%s: a second run gives other bits\n", c->name);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+#define CHECK_CASES(cases)                                         \
+    for (size_t i = 0; i < sizeof(cases) / sizeof *(cases); i++) { \
+        RANK_CHECK(agrees(&(cases)[i]));                           \
+    }
+
+/* ---- norms and softmax --------------------------------------------------- */
+
+static oar_tensor *layer_norm(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_layer_norm(tape, in[0], in[1], in[2], 1e-5);
+}
+
+static oar_tensor *rms_norm(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_rms_norm(tape, in[0], in[1], 1e-5);
+}
+
+static oar_tensor *softmax(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_softmax(tape, in[0]);
+}
+
+static oar_tensor *log_softmax(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_log_softmax(tape, in[0], 0);
+}
+
+static int norms_agree(test_job *c, int rank, void *arg)
+{
+    const layer_case cases[] = {
+        { "layer norm",
+          layer_norm,
+          { OAR_SHAPE(3, 5, 24), OAR_SHAPE(24), OAR_SHAPE(24) } },
+        { "layer norm of odd rows",
+          layer_norm,
+          { OAR_SHAPE(37, 7), OAR_SHAPE(7), OAR_SHAPE(7) } },
+        { "layer norm without parameters", layer_norm, { OAR_SHAPE(9, 48) } },
+        { "layer norm of one row",
+          layer_norm,
+          { OAR_SHAPE(1, 513), OAR_SHAPE(513), OAR_SHAPE(513) } },
+        { "rms norm", rms_norm, { OAR_SHAPE(11, 32), OAR_SHAPE(32) } },
+        { "rms norm of odd rows", rms_norm, { OAR_SHAPE(5, 3), OAR_SHAPE(3) } },
+    };
+
+    CHECK_CASES(cases)
+    return 0;
+}
+
+static int softmaxes_agree(test_job *c, int rank, void *arg)
+{
+    const layer_case cases[] = {
+        { "softmax", softmax, { OAR_SHAPE(5, 64) } },
+        { "softmax of odd rows", softmax, { OAR_SHAPE(3, 2, 77) } },
+        { "softmax of one class", softmax, { OAR_SHAPE(4, 1) } },
+        { "log softmax over dim 0", log_softmax, { OAR_SHAPE(40, 3) } },
+    };
+
+    CHECK_CASES(cases)
+    return 0;
+}
+
+static void norms_are_the_cpus(void **state)
+{
+    run(norms_agree, "norms");
+}
+
+static void softmaxes_are_the_cpus(void **state)
+{
+    run(softmaxes_agree, "softmax");
+}
+
+/* ---- losses -------------------------------------------------------------- */
+
+/* Indices on the device of a tensor. */
+static oar_tensor *indices(oar_tape *tape, const oar_tensor *like,
+                           oar_shape shape, const int64_t *number)
+{
+    oar_tensor *here = oar_from_data(NULL, OAR_I64, shape, number);
+    oar_tensor *there = oar_to(tape, here, oar_tensor_device(like));
+
+    oar_tensor_release(here);
+    return there;
+}
+
+static const int64_t targets[] = { 0, 6, 3, 3, 2, 5, 1, 4 };
+
+static oar_tensor *entropy_with(oar_tape *tape, oar_tensor *const *in,
+                                const oar_cross_entropy_opts *o)
+{
+    oar_tensor *target = indices(tape, in[0], OAR_SHAPE(8), targets);
+
+    return oar_cross_entropy_with(tape, in[0], target, o);
+}
+
+static oar_tensor *entropy(oar_tape *tape, oar_tensor *const *in)
+{
+    return entropy_with(tape, in, NULL);
+}
+
+static oar_tensor *smooth_entropy(oar_tape *tape, oar_tensor *const *in)
+{
+    oar_cross_entropy_opts o = oar_cross_entropy_opts_init();
+
+    o.label_smoothing = 0.2;
+    o.has_ignore = 1;
+    o.ignore = 3;
+    return entropy_with(tape, in, &o);
+}
+
+static oar_tensor *weighted_entropy(oar_tape *tape, oar_tensor *const *in)
+{
+    static const double number[] = { 1, 0.5, 2, 1, 3, 0.25, 1 };
+    oar_cross_entropy_opts o = oar_cross_entropy_opts_init();
+    oar_tensor *here = oar_from_data(NULL, OAR_F64, OAR_SHAPE(7), number);
+    oar_tensor *wide = oar_cast(NULL, here, oar_tensor_dtype(in[0]));
+    oar_tensor *out;
+
+    o.label_smoothing = 0.1;
+    o.weight = oar_to(tape, wide, oar_tensor_device(in[0]));
+    out = entropy_with(tape, in, &o);
+    oar_tensor_release(here);
+    oar_tensor_release(wide);
+    return out;
+}
+
+static oar_tensor *each_entropy(oar_tape *tape, oar_tensor *const *in)
+{
+    oar_cross_entropy_opts o = oar_cross_entropy_opts_init();
+
+    o.reduction = OAR_LOSS_NONE;
+    return entropy_with(tape, in, &o);
+}
+
+static oar_tensor *sum_entropy(oar_tape *tape, oar_tensor *const *in)
+{
+    oar_cross_entropy_opts o = oar_cross_entropy_opts_init();
+
+    o.reduction = OAR_LOSS_SUM;
+    return entropy_with(tape, in, &o);
+}
+
+static oar_tensor *mse(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_mse(tape, in[0], in[1]);
+}
+
+static oar_tensor *huber(oar_tape *tape, oar_tensor *const *in)
+{
+    oar_loss_opts o = oar_loss_opts_init();
+
+    o.reduction = OAR_LOSS_NONE;
+    return oar_huber_loss(tape, in[0], in[1], 0.7, &o);
+}
+
+static oar_tensor *bce(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_bce_with_logits(tape, in[0], in[1], NULL);
+}
+
+static int losses_agree(test_job *c, int rank, void *arg)
+{
+    const layer_case cases[] = {
+        { "cross entropy", entropy, { OAR_SHAPE(8, 7) } },
+        { "cross entropy in packs", entropy, { OAR_SHAPE(8, 64) } },
+        { "cross entropy, smooth", smooth_entropy, { OAR_SHAPE(8, 16) } },
+        { "cross entropy, weighted", weighted_entropy, { OAR_SHAPE(8, 7) } },
+        { "cross entropy, each", each_entropy, { OAR_SHAPE(8, 40) } },
+        { "cross entropy, sum", sum_entropy, { OAR_SHAPE(8, 9) } },
+        { "mse", mse, { OAR_SHAPE(7, 19), OAR_SHAPE(7, 19) } },
+        { "huber", huber, { OAR_SHAPE(33), OAR_SHAPE(33) } },
+        { "bce", bce, { OAR_SHAPE(5, 5), OAR_SHAPE(5, 5) } },
+    };
+
+    CHECK_CASES(cases)
+    return 0;
+}
+
+static void losses_are_the_cpus(void **state)
+{
+    run(losses_agree, "losses");
+}
+
+/* ---- embedding, dropout, rotary ------------------------------------------ */
+
+enum { PICKS = 700 };
+
+/* Most rows several times, some never. */
+static oar_tensor *embedding(oar_tape *tape, oar_tensor *const *in)
+{
+    int64_t number[PICKS], rows = oar_tensor_shape(in[0]).dim[0];
+
+    for (int i = 0; i < PICKS; i++)
+        number[i] = (int64_t)i * i * 7 % (rows - 1);
+    return oar_embedding(tape, in[0],
+                         indices(tape, in[0], OAR_SHAPE(PICKS), number));
+}
+
+static oar_tensor *embedding_part(oar_tape *tape, oar_tensor *const *in)
+{
+    oar_embedding_opts o = oar_embedding_opts_init();
+    int64_t number[40];
+
+    for (int i = 0; i < 40; i++)
+        number[i] = i * 5 % 20;
+    o.vocabulary = 20;
+    o.first = 6;
+    o.has_padding = 1;
+    o.padding = 10;
+    return oar_embedding_with(
+        tape, in[0], indices(tape, in[0], OAR_SHAPE(5, 8), number), &o);
+}
+
+static oar_tensor *drop(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_dropout(tape, in[0], 0.3, 12345);
+}
+
+static oar_tensor *drop_part(oar_tape *tape, oar_tensor *const *in)
+{
+    oar_part_place place = oar_part_place_init();
+
+    place.first = 6;
+    place.stride[0] = 40;
+    place.stride[1] = 1;
+    return oar_dropout_part(tape, in[0], 0.5, 99, &place);
+}
+
+static oar_tensor *rotary(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_rotary(tape, in[0], 3, 10000);
+}
+
+static int picks_agree(test_job *c, int rank, void *arg)
+{
+    const layer_case cases[] = {
+        { "embedding", embedding, { OAR_SHAPE(300, 5) } },
+        { "embedding of few rows", embedding, { OAR_SHAPE(7, 8) } },
+        { "a part of an embedding", embedding_part, { OAR_SHAPE(9, 12) } },
+        { "dropout", drop, { OAR_SHAPE(3, 77) } },
+        { "dropout of a part", drop_part, { OAR_SHAPE(9, 10) } },
+        { "rotary", rotary, { OAR_SHAPE(2, 5, 6) } },
+    };
+
+    CHECK_CASES(cases)
+    return 0;
+}
+
+static void picks_are_the_cpus(void **state)
+{
+    run(picks_agree, "embedding, dropout, rotary");
+}
+
+/* ---- indices that are wrong ---------------------------------------------- */
+
+static int says_which_index(test_job *c, int rank, void *arg)
+{
+    static const int64_t rows[] = { 1, 2, 9, 0 }, classes[] = { 0, -1, 1 };
+    oar_tensor *table = make_input(gpu, OAR_F32, OAR_SHAPE(5, 4), 1);
+    oar_tensor *logits = make_input(gpu, OAR_F32, OAR_SHAPE(3, 4), 2);
+    oar_tensor *index = indices(NULL, table, OAR_SHAPE(4), rows);
+    oar_tensor *target = indices(NULL, logits, OAR_SHAPE(3), classes);
+    oar_tensor *out = oar_embedding(NULL, table, index);
+    double number;
+
+    RANK_CHECK(out != NULL); /* nobody has waited */
+    RANK_CHECK(oar_stream_synchronize(gpu, NULL) == OAR_E_ARG);
+    RANK_CHECK(strstr(oar_last_error()->text, "embedding") != NULL &&
+               strstr(oar_last_error()->text, "element 2") != NULL &&
+               strstr(oar_last_error()->text, "is 9") != NULL);
+    RANK_OK(oar_stream_synchronize(gpu, NULL)); /* it was said once */
+    oar_tensor_release(out);
+    out = oar_cross_entropy(NULL, logits, target);
+    RANK_CHECK(out != NULL);
+    RANK_CHECK(oar_tensor_read(out, OAR_F64, &number) == OAR_E_ARG);
+    RANK_CHECK(strstr(oar_last_error()->text, "cross_entropy") != NULL &&
+               strstr(oar_last_error()->text, "is -1") != NULL);
+    oar_tensor_release(out);
+    setenv("OARSONG_GPU_CHECK", "1", 1);
+    RANK_CHECK(oar_embedding(NULL, table, index) == NULL);
+    unsetenv("OARSONG_GPU_CHECK");
+    oar_tensor_release(index);
+    oar_tensor_release(target);
+    oar_tensor_release(table);
+    oar_tensor_release(logits);
+    return 0;
+}
+
+static void a_wrong_index_is_the_next_error(void **state)
+{
+    run(says_which_index, "indices that are wrong");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(norms_are_the_cpus),
+        cmocka_unit_test(softmaxes_are_the_cpus),
+        cmocka_unit_test(losses_are_the_cpus),
+        cmocka_unit_test(picks_are_the_cpus),
+        cmocka_unit_test(a_wrong_index_is_the_next_error),
+    };
+
+    gpu_ranks_init();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
