@@ -69,11 +69,13 @@ function(oarsong_standin name)
 endfunction()
 
 file(GLOB standin_driver CONFIGURE_DEPENDS ${standin}/*.c)
-list(FILTER standin_driver EXCLUDE REGEX "/nccl[a-z_]*\\.c$")
+list(FILTER standin_driver EXCLUDE REGEX "/(nccl[a-z_]*|blaslt)\\.c$")
 oarsong_standin(cuda ${standin_driver} ${standin_sources})
 file(GLOB standin_nccl CONFIGURE_DEPENDS ${standin}/nccl*.c)
 oarsong_standin(nccl ${standin_nccl})
 target_link_libraries(standin_nccl PRIVATE standin_cuda)
+oarsong_standin(blaslt ${standin}/blaslt.c)
+target_link_libraries(standin_blaslt PRIVATE standin_cuda)
 
 # Makes the tests of a folder load the stand-ins instead of the real libraries.
 function(oarsong_use_standins folder)
@@ -81,10 +83,11 @@ function(oarsong_use_standins folder)
     foreach(source IN LISTS sources)
         get_filename_component(name ${source} NAME_WE)
         add_dependencies(test_${folder}_${name} standin_cuda
-            standin_nccl)
+            standin_nccl standin_blaslt)
         set_property(TEST ${folder}/${name} APPEND PROPERTY ENVIRONMENT
             OARSONG_CUDA_LIBRARY=${standin_build}/libstandin-cuda.so
             OARSONG_NCCL_LIBRARY=${standin_build}/libstandin-nccl.so
+            OARSONG_CUBLASLT_LIBRARY=${standin_build}/libstandin-blaslt.so
             OARSONG_KERNELS=${standin_build}/kernels
             # Without atexit_sleep_ms=0 each process takes a second.
             TSAN_OPTIONS=atexit_sleep_ms=0:suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp)
