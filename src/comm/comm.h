@@ -122,6 +122,9 @@ typedef struct oari_engine {
     _Atomic int queued;  /* of those posted: not begun */
     _Atomic unsigned driven; /* how often users have driven and left */
     _Atomic int parked;      /* the engine's thread sleeps until it is woken */
+    _Atomic int dozing;      /* it sleeps on the links, without the token:
+                                engine.h */
+    _Atomic int driver_sleeps; /* what drives is asleep: engine.h */
 
     /* queues, under lock */
     pthread_mutex_t lock;
@@ -169,6 +172,7 @@ typedef struct oari_engine {
     } polled;
 
     pthread_t thread;
+    int doze_fd;            /* wakes it while it dozes */
     _Atomic int has_thread; /* stays so */
     int stop;               /* under lock */
 } oari_engine;
@@ -221,6 +225,12 @@ struct oar_group {
     uint32_t can;              /* OAR_CAN_ bits of what carries its messages */
     int loose;                 /* messages fail alone (alone.h) */
     struct oari_gone_watch *watch; /* oar_group_on_gone; NULL: none */
+    struct {                       /* active/active.h; the driver's */
+        void (*fn)(void *arg, int source, const unsigned char *data,
+                   size_t bytes); /* NULL: none */
+        void *arg;
+        oari_match *match;
+    } active;
     oari_rules rules;
     oari_engine engine;
     oari_batch batch;

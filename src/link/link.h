@@ -103,6 +103,11 @@ typedef struct oari_backend {
     /* Makes sure that the end of any rank is seen without a message under way
      * with it. */
     void (*watch)(void *self);
+    /* Sends an eager message at once, if there is room for it: 1. */
+    int (*push)(void *self, int rank, uint64_t tag, const void *data,
+                size_t bytes);
+    /* Returns where messages are matched. */
+    struct oari_match *(*match)(void *self);
 } oari_backend;
 
 /* ---- faults (bulletin.c) ------------------------------------------------- */

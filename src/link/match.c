@@ -9,9 +9,11 @@
 #include "base/status.h"
 
 enum {
-    CREDIT_ALL = 64 << 20,   /* eager bytes to a rank from all others ... */
-    CREDIT_MOST = 16 << 20,  /* ... but at most this by one, */
-    CREDIT_LEAST = 256 << 10 /* and at least this */
+    CREDIT_ALL = 64 << 20,    /* eager bytes to a rank from all others ... */
+    CREDIT_MOST = 16 << 20,   /* ... but at most this by one, */
+    CREDIT_LEAST = 256 << 10, /* and at least this */
+    ACTIVE_ROOM = 512,        /* bytes of an active message that is kept ... */
+    MOST_SPARES = 256         /* ... for the next one, and how many are */
 };
 
 /* A message that came before its receive. */
@@ -43,7 +45,10 @@ struct oari_match {
     oari_transfer_list any; /* receives from any source */
     oari_transfer_list own; /* sends to this rank itself that are offered */
     oari_taker self;        /* copies them */
-    from *from;             /* by source */
+    oari_message *active, *last_active; /* in the order they came */
+    oari_message *spare;                /* of ACTIVE_ROOM bytes */
+    int spares;
+    from *from; /* by source */
 };
 
 /* ---- lists of transfers -------------------------------------------------- */
@@ -171,14 +176,20 @@ oar_status oari_match_create(int rank, int ranks, size_t eager_bytes,
     return OAR_OK;
 }
 
-static void drop_messages(from *f)
+static void drop_list(oari_message *first)
 {
-    while (f->first != NULL) {
-        oari_message *gone = f->first;
-        f->first = gone->next;
+    while (first != NULL) {
+        oari_message *gone = first;
+
+        first = gone->next;
         oari_free(gone);
     }
-    f->last = NULL;
+}
+
+static void drop_messages(from *f)
+{
+    drop_list(f->first);
+    f->first = f->last = NULL;
 }
 
 void oari_match_destroy(oari_match *match)
@@ -187,6 +198,8 @@ void oari_match_destroy(oari_match *match)
         return;
     for (int r = 0; r < match->ranks; r++)
         drop_messages(&match->from[r]);
+    drop_list(match->active);
+    drop_list(match->spare);
     oari_free(match->from);
     oari_free(match);
 }
@@ -378,6 +391,67 @@ oar_status oari_match_recv(oari_match *match, oar_transfer *receive)
 
 /* ---- messages that come -------------------------------------------------- */
 
+/* Makes room for an active message, at the end of their list. */
+static oari_message *keep_active(oari_match *m, const oari_offer *is)
+{
+    size_t room = is->bytes > ACTIVE_ROOM ? is->bytes : ACTIVE_ROOM;
+    oari_message *made = is->bytes <= ACTIVE_ROOM ? m->spare : NULL;
+
+    if (made != NULL) {
+        m->spare = made->next;
+        m->spares--;
+    } else if ((made = oari_alloc_aligned(16, sizeof *made + room)) == NULL)
+        return NULL;
+    *made = (oari_message){ .is = *is };
+    if (m->last_active != NULL)
+        m->last_active->next = made;
+    else
+        m->active = made;
+    m->last_active = made;
+    return made;
+}
+
+int oari_match_has_active(const oari_match *match)
+{
+    return match->active != NULL;
+}
+
+/* One that is not whole does not hold up those of other ranks. */
+int oari_match_take_active(oari_match *match, oari_active *active)
+{
+    oari_message **at = &match->active, *before = NULL, *found;
+
+    while (*at != NULL && !(*at)->whole) {
+        before = *at;
+        at = &before->next;
+    }
+    if ((found = *at) == NULL)
+        return 0;
+    *at = found->next;
+    if (match->last_active == found)
+        match->last_active = before;
+    *active =
+        (oari_active){ found->is.source, found->is.bytes, found->data, found };
+    return 1;
+}
+
+void oari_match_release_active(oari_match *match, const oari_active *active)
+{
+    from *f = &match->from[active->source];
+    uint64_t cost = oari_credit_cost(active->bytes);
+
+    if (match->aborted == OAR_OK)
+        f->kept -= cost;
+    f->received += cost;
+    if (active->bytes > ACTIVE_ROOM || match->spares == MOST_SPARES) {
+        oari_free(active->message);
+        return;
+    }
+    active->message->next = match->spare;
+    match->spare = active->message;
+    match->spares++;
+}
+
 oar_status oari_match_begin(oari_match *match, int source, uint64_t tag,
                             size_t bytes, oari_inbound *in)
 {
@@ -388,7 +462,8 @@ oar_status oari_match_begin(oari_match *match, int source, uint64_t tag,
     *in = (oari_inbound){ .bytes = bytes };
     if (match->aborted != OAR_OK)
         return OAR_OK; /* drained */
-    in->into = take_posted(match, source, tag);
+    if (tag != OARI_ACTIVE_TAG)
+        in->into = take_posted(match, source, tag);
     if (in->into != NULL) {
         say_what_came(in->into, &is);
         f->received += cost;
@@ -401,7 +476,8 @@ oar_status oari_match_begin(oari_match *match, int source, uint64_t tag,
                          "rank %d sends %zu bytes more than it may before "
                          "they are received",
                          source, bytes);
-    in->kept = keep(match, &is, bytes);
+    in->kept = tag == OARI_ACTIVE_TAG ? keep_active(match, &is)
+                                      : keep(match, &is, bytes);
     if (in->kept == NULL)
         return OAR_E_NOMEM;
     f->kept += cost;
@@ -577,6 +653,8 @@ void oari_match_abort(oari_match *match, oar_status why)
         drop_messages(f);
         f->kept = 0;
     }
+    drop_list(match->active);
+    match->active = match->last_active = NULL;
 }
 
 /* ---- credit -------------------------------------------------------------- */

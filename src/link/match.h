@@ -113,6 +113,25 @@ void oari_match_repost(oari_match *match, oar_transfer *receive);
 /* Tags of the user's messages have this bit, those of collectives do not. */
 #define OARI_USER_TAG (UINT64_C(1) << 63)
 
+/* ---- active messages ------------------------------------------------------
+ * Eager messages with one tag of the library's own that no receive is posted
+ * for: a function of the receiver's gets them (comm/active/active.h). */
+
+#define OARI_ACTIVE_TAG (UINT64_C(3) << 61)
+
+typedef struct oari_active {
+    int source;
+    size_t bytes;
+    const unsigned char *data;
+    oari_message *message;
+} oari_active;
+
+/* Takes the earliest that is whole: 1. It stays until it is released. */
+int oari_match_take_active(oari_match *match, oari_active *active);
+void oari_match_release_active(oari_match *match, const oari_active *active);
+/* Returns whether one has begun to come. */
+int oari_match_has_active(const oari_match *match);
+
 /* ---- credit -------------------------------------------------------------- */
 
 /* What an eager message costs its sender until it is received. */

@@ -14,7 +14,7 @@
 
 #include <oarsong/status.h>
 
-enum { OARI_FRAME_BYTES = 64, OARI_FRAME_VERSION = 4 };
+enum { OARI_FRAME_BYTES = 64, OARI_FRAME_VERSION = 5 };
 
 typedef enum oari_frame_kind {
     OARI_FRAME_HELLO = 1, /* the sender's rank and its authentication code; the

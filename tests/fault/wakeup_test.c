@@ -21,6 +21,7 @@
 #include <oarsong/p2p.h>
 
 #include "base/clock.h"
+#include "comm/engine/engine.h"
 #include "comm/group/group.h"
 #include "link/shm/inproc.h"
 #include "link/shm/shm_messages.h"
@@ -44,7 +45,8 @@ typedef struct sleep_counts {
 } sleep_counts;
 
 static sleep_counts *book;
-static int64_t spins; /* as the groups were told; below 0: they do not */
+static nfds_t most_fds; /* 2: the engine's thread is observed, too */
+static int64_t spins;   /* as the groups were told; below 0: they do not */
 /* by the descriptor it sleeps on */
 static _Atomic(oar_group *) group_of[FDS];
 
@@ -98,13 +100,20 @@ static int wait_for(struct pollfd *fds, nfds_t count, int timeout_ms)
     return ppoll(fds, count, timeout_ms >= 0 ? &time : NULL, NULL);
 }
 
-static int sleep_on(struct pollfd *fds, oar_group *g)
+/* Returns whether it is this sleeper that must wake up: the engine's thread
+ * sleeps on while a user drives. */
+static int is_duty(oar_group *g, nfds_t count)
+{
+    return count == 1 || atomic_load(&g->engine.dozing) == OARI_DOZE_ALONE;
+}
+
+static int sleep_on(struct pollfd *fds, nfds_t count, oar_group *g)
 {
     int late = 0, ready = 0;
 
     for (int i = 0; i < LOOKS && ready == 0 && !late; i++) {
-        late = something_there(g);
-        ready = wait_for(fds, 1, RING_MS);
+        late = is_duty(g, count) && something_there(g);
+        ready = wait_for(fds, count, RING_MS);
     }
     if (ready == 0)
         atomic_fetch_add(&book->overslept, 1);
@@ -113,19 +122,20 @@ static int sleep_on(struct pollfd *fds, oar_group *g)
 
 static oar_group *find_group(const struct pollfd *fds, nfds_t count)
 {
-    return count == 1 && fds->fd >= 0 && fds->fd < FDS ? group_of[fds->fd]
-                                                       : NULL;
+    return count >= 1 && count <= most_fds && fds->fd >= 0 && fds->fd < FDS
+               ? group_of[fds->fd]
+               : NULL;
 }
 
-static int nap(struct pollfd *fds, int timeout_ms, oar_group *g)
+static int nap(struct pollfd *fds, nfds_t count, int timeout_ms, oar_group *g)
 {
     int ready;
 
     atomic_fetch_add(&book->naps, 1);
     atomic_fetch_add(&book->asleep, 1);
-    ready = wait_for(fds, 1, timeout_ms);
+    ready = wait_for(fds, count, timeout_ms);
     if (ready == 0 && timeout_ms >= NAP_MS / 2)
-        ready = sleep_on(fds, g);
+        ready = sleep_on(fds, count, g);
     atomic_fetch_sub(&book->asleep, 1);
     return ready;
 }
@@ -137,7 +147,7 @@ int poll(struct pollfd *fds, nfds_t count, int timeout_ms)
     oar_group *g = find_group(fds, count);
 
     if (g != NULL)
-        return nap(fds, timeout_ms, g);
+        return nap(fds, count, timeout_ms, g);
     return ready != 0 ? ready : wait_for(fds, count, timeout_ms);
 }
 
@@ -407,6 +417,7 @@ static void repeat_on(const char *backend, int64_t spin_us, oar_rank_fn fn,
     int naps, overslept;
 
     o.spin_us = spins = spin_us;
+    most_fds = strcmp(backend, "tcp") == 0 ? 1 : 2; /* others poll there, too */
     oari_exec_hook = dawdle_at_first;
     book = shared_page(sizeof *book);
     memset(group_of, 0, sizeof group_of);

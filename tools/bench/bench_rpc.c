@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oarsong bench rpc: calls from rank 0 to a function of rank 1 that gives back
- * what it gets, on two ranks that it starts itself.
+/* oarsong bench rpc: calls from rank 0 to functions of rank 1, and messages
+ * between the two for comparison, on two ranks that it starts itself.
  *
  * Times are medians of round trips. "From sleep": both ranks have been idle for
- * two milliseconds before each call. Idle: how often the process of rank 1 has
- * woken up while nobody called it, a second. */
+ * three milliseconds before each call. Idle: how often the process of rank 1
+ * has woken up while nobody called it, a second. */
 #include "bench.h"
 
 #include <stdio.h>
@@ -17,11 +17,19 @@
 
 #include "tool.h"
 
-enum { OUTSTANDING = 64, MOST_CALLS = 1000000, LARGE = 64 << 20 };
+enum {
+    MOST_OUTSTANDING = 512,
+    MOST_CALLS = 1000000,
+    LARGE = 64 << 20,
+    SMALLER = 1 << 20,
+    PAUSE_MS = 3,
+    TAG = 7
+};
 
 typedef struct rpc_plan {
-    const char *backend;
+    const char *backend, *only;
     size_t calls, large_bytes, idle_ms;
+    oar_tensor *large; /* what rank 1 replies with */
 } rpc_plan;
 
 static double now_us(void)
@@ -50,17 +58,28 @@ static oar_status echo_number(void *arg, oar_rpc_call *call)
     return status == OAR_OK ? oar_rpc_put_i64(oar_rpc_reply(call), n) : status;
 }
 
-static oar_status echo_tensor(void *arg, oar_rpc_call *call)
+/* Replies with the first so many bytes of an array that lies ready. */
+static oar_status give_array(void *arg, oar_rpc_call *call)
 {
-    oar_tensor *tensor;
-    oar_status status = oar_rpc_get_tensor(oar_rpc_args(call), &tensor);
+    const rpc_plan *p = arg;
+    oar_span span;
+    int64_t bytes;
+    oar_status status = oar_rpc_get_i64(oar_rpc_args(call), &bytes);
 
-    (void)arg;
+    if (status == OAR_OK)
+        status = oar_tensor_span(p->large, &span);
     if (status != OAR_OK)
         return status;
-    status = oar_rpc_put_tensor(oar_rpc_reply(call), tensor);
-    oar_tensor_release(tensor);
-    return status;
+    span.count = (size_t)bytes;
+    return oar_rpc_put_span(oar_rpc_reply(call), span, NULL, NULL);
+}
+
+static oar_status take_array(void *arg, oar_rpc_call *call)
+{
+    oar_span span;
+
+    (void)arg;
+    return oar_rpc_get_span(oar_rpc_args(call), &span);
 }
 
 /* Wake-ups of this process in a second in which it does nothing. */
@@ -77,7 +96,7 @@ static oar_status count_wakes(void *arg, oar_rpc_call *call)
                                1e3 / (double)p->idle_ms);
 }
 
-/* ---- rank 0 -------------------------------------------------------------- */
+/* ---- timing -------------------------------------------------------------- */
 
 static int by_time(const void *a, const void *b)
 {
@@ -86,54 +105,74 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static oar_status make_args(const oar_tensor *tensor, oar_rpc_message **args)
-{
-    oar_status status = oar_rpc_message_create(args);
+/* One round trip. */
+typedef oar_status (*trip_fn)(void *arg);
 
-    if (status != OAR_OK)
-        return status;
-    return tensor != NULL
-               ? oar_rpc_put_tensor(*args, (oar_tensor *)(uintptr_t)tensor)
-               : oar_rpc_put_i64(*args, 1);
-}
-
-/* The median round trip in microseconds, after one that does not count. */
-static oar_status time_calls(oar_rpc *rpc, const char *name, size_t calls,
-                             const oar_tensor *tensor, size_t pause_ms,
-                             double *median)
+/* The median in microseconds, after one that does not count. */
+static oar_status time_trips(trip_fn trip, void *arg, size_t count,
+                             size_t pause_ms, double *median)
 {
-    double *us = calloc(calls + 1, sizeof *us);
+    double *us = calloc(count + 1, sizeof *us);
     oar_status status = us != NULL ? OAR_OK : OAR_E_NOMEM;
 
-    for (size_t i = 0; i <= calls && status == OAR_OK; i++) {
-        oar_rpc_message *args = NULL;
+    for (size_t i = 0; i <= count && status == OAR_OK; i++) {
         double began;
 
-        status = make_args(tensor, &args);
         if (pause_ms > 0)
             sleep_ms(pause_ms);
         began = now_us();
-        if (status == OAR_OK)
-            status = oar_rpc_sync(rpc, 1, name, args, NULL, NULL);
+        status = trip(arg);
         us[i] = now_us() - began;
     }
     if (status == OAR_OK) {
-        qsort(us + 1, calls, sizeof *us, by_time);
-        *median = us[1 + calls / 2];
+        qsort(us + 1, count, sizeof *us, by_time);
+        *median = us[1 + count / 2];
     }
     free(us);
     return status;
 }
 
-/* Calls a second, with OUTSTANDING of them under way. */
-static oar_status time_many(oar_rpc *rpc, size_t calls, double *a_second)
+typedef struct calling {
+    oar_rpc *rpc;
+    const char *name;
+    int64_t number;
+    oar_span array; /* of no bytes: the number is the argument */
+} calling;
+
+static oar_status make_args(const calling *c, oar_rpc_message **args)
 {
-    oar_future *future[OUTSTANDING] = { NULL };
+    oar_status status = oar_rpc_message_create(args);
+
+    if (status != OAR_OK)
+        return status;
+    return c->array.count > 0 ? oar_rpc_put_span(*args, c->array, NULL, NULL)
+                              : oar_rpc_put_i64(*args, c->number);
+}
+
+static oar_status call_once(void *arg)
+{
+    const calling *c = arg;
+    oar_rpc_message *args = NULL, *reply = NULL;
+    oar_status status = make_args(c, &args);
+
+    if (status == OAR_OK)
+        status = oar_rpc_sync(c->rpc, 1, c->name, args, NULL, &reply);
+    oar_rpc_message_destroy(reply);
+    return status;
+}
+
+/* Calls a second, with so many of them under way. */
+static oar_status time_many(oar_rpc *rpc, int outstanding, size_t calls,
+                            double *a_second)
+{
+    calling c = { .rpc = rpc, .name = "echo_inline", .number = 1 };
+    oar_future *future[MOST_OUTSTANDING] = { NULL };
     double began = now_us();
     oar_status status = OAR_OK;
 
-    for (size_t i = 0; i < calls + OUTSTANDING && status == OAR_OK; i++) {
-        oar_future **f = &future[i % OUTSTANDING];
+    for (size_t i = 0; i < calls + (size_t)outstanding && status == OAR_OK;
+         i++) {
+        oar_future **f = &future[i % (size_t)outstanding];
         oar_rpc_message *args;
 
         if (*f != NULL)
@@ -141,74 +180,229 @@ static oar_status time_many(oar_rpc *rpc, size_t calls, double *a_second)
         oar_future_release(*f);
         *f = NULL;
         if (status == OAR_OK && i < calls)
-            status = make_args(NULL, &args);
+            status = make_args(&c, &args);
         if (status == OAR_OK && i < calls)
-            status = oar_rpc_async(rpc, 1, "echo_number", args, NULL, f);
+            status = oar_rpc_async(rpc, 1, c.name, args, NULL, f);
     }
-    for (int i = 0; i < OUTSTANDING; i++)
+    for (int i = 0; i < outstanding; i++)
         oar_future_release(future[i]);
     *a_second = (double)calls * 1e6 / (now_us() - began);
     return status;
 }
 
-static oar_status measure(oar_rpc *rpc, const rpc_plan *p)
-{
-    oar_tensor *large =
-        oar_zeros(NULL, OAR_U8, OAR_SHAPE((int64_t)p->large_bytes));
-    double spinning, sleeping, pool, many, us, wakes;
-    oar_rpc_message *reply;
-    oar_status status = large != NULL ? OAR_OK : oar_last_error()->status;
+/* ---- messages, for comparison -------------------------------------------- */
 
+typedef struct pinging {
+    oar_group *group;
+    oar_span out, in;
+} pinging;
+
+static oar_status ping(void *arg)
+{
+    const pinging *p = arg;
+    int first = oar_group_rank(p->group) == 0, peer = first;
+    oar_status status = OAR_OK;
+
+    if (first)
+        status = oar_send(p->group, p->out, peer, TAG, NULL, NULL);
     if (status == OAR_OK)
-        status = time_calls(rpc, "echo_number", p->calls, NULL, 0, &spinning);
-    if (status == OAR_OK)
-        status = time_calls(rpc, "echo_pool", p->calls, NULL, 0, &pool);
-    if (status == OAR_OK)
-        status = time_calls(rpc, "echo_number", p->calls / 20 + 1, NULL, 2,
-                            &sleeping);
-    if (status == OAR_OK)
-        status = time_many(rpc, p->calls, &many);
-    if (status == OAR_OK)
-        status = time_calls(rpc, "echo_tensor", 5, large, 0, &us);
-    oar_tensor_release(large);
-    if (status == OAR_OK)
-        status = oar_rpc_sync(rpc, 1, "count_wakes", NULL, NULL, &reply);
+        status = oar_recv(p->group, p->in, peer, TAG, NULL, NULL);
+    if (status == OAR_OK && !first)
+        status = oar_send(p->group, p->out, peer, TAG, NULL, NULL);
+    return status;
+}
+
+static int is_wanted(const rpc_plan *p, const char *row)
+{
+    return p->only == NULL || strstr(row, p->only) != NULL;
+}
+
+/* Both ranks: a round trip of a few bytes, and arrays one way, with an answer
+ * of one byte, as they are received into memory that was used before. */
+static oar_status compare_messages(oar_group *group, const rpc_plan *p)
+{
+    size_t size[] = { SMALLER, p->large_bytes };
+    int first = oar_group_rank(group) == 0;
+    unsigned char word[2][8] = { { 0 } };
+    pinging small = { group, oar_span_of(word[0], 8, OAR_U8),
+                      oar_span_of(word[1], 8, OAR_U8) };
+    oar_status status = OAR_OK;
+    double us = 0;
+
+    if (is_wanted(p, "messages, 8 B"))
+        status = time_trips(ping, &small, p->calls, 0, &us);
+    if (first && status == OAR_OK && us > 0)
+        printf("%-36s %12.2f us\n", "messages, 8 B there and back", us);
+    for (int i = 0; i < 2 && status == OAR_OK; i++) {
+        pinging one_way = small;
+        oar_span array;
+
+        if (!is_wanted(p, "messages, array"))
+            continue;
+        status = oar_tensor_span(p->large, &array);
+        array.count = size[i];
+        if (first)
+            one_way.out = array;
+        else
+            one_way.in = array;
+        if (status == OAR_OK)
+            status = time_trips(ping, &one_way, 9, 0, &us);
+        if (first && status == OAR_OK)
+            printf("%-26s %4zu KiB %12.2f GB/s\n", "messages, array",
+                   size[i] >> 10, (double)size[i] * 1e-3 / us);
+    }
+    return status;
+}
+
+/* ---- rank 0 -------------------------------------------------------------- */
+
+static oar_status measure_trips(oar_rpc *rpc, const rpc_plan *p)
+{
+    static const struct {
+        const char *text, *name;
+        int asleep;
+    } row[] = {
+        { "8 B, inline", "echo_inline", 0 },
+        { "8 B, serial", "echo_serial", 0 },
+        { "8 B, pool", "echo_pool", 0 },
+        { "8 B, inline, from sleep", "echo_inline", 1 },
+        { "8 B, pool, from sleep", "echo_pool", 1 },
+    };
+    oar_status status = OAR_OK;
+
+    for (size_t i = 0; i < sizeof row / sizeof *row && status == OAR_OK; i++) {
+        calling c = { .rpc = rpc, .name = row[i].name, .number = 1 };
+        double us;
+
+        if (!is_wanted(p, row[i].text))
+            continue;
+        status = time_trips(call_once, &c,
+                            row[i].asleep ? p->calls / 50 + 1 : p->calls,
+                            row[i].asleep ? PAUSE_MS : 0, &us);
+        if (status == OAR_OK)
+            printf("%-36s %12.2f us\n", row[i].text, us);
+    }
+    return status;
+}
+
+static oar_status measure_rate(oar_rpc *rpc, const rpc_plan *p)
+{
+    static const int outstanding[] = { 1, 8, 64, MOST_OUTSTANDING };
+    oar_status status = OAR_OK;
+
+    for (int i = 0; i < 4 && status == OAR_OK; i++) {
+        char text[40];
+        double a_second;
+
+        snprintf(text, sizeof text, "8 B, %d outstanding", outstanding[i]);
+        if (!is_wanted(p, text))
+            continue;
+        status = time_many(rpc, outstanding[i], p->calls, &a_second);
+        if (status == OAR_OK)
+            printf("%-36s %12.0f calls/s\n", text, a_second);
+    }
+    return status;
+}
+
+static oar_status measure_arrays(oar_rpc *rpc, const rpc_plan *p)
+{
+    static const char *const text[] = { "array as argument", "array as reply" };
+    size_t size[] = { SMALLER, p->large_bytes };
+    oar_status status = OAR_OK;
+
+    for (int i = 0; i < 4 && status == OAR_OK; i++) {
+        calling c = { .rpc = rpc,
+                      .name = i % 2 ? "give_array" : "take_array",
+                      .number = (int64_t)size[i / 2] };
+        double us;
+
+        if (!is_wanted(p, text[i % 2]))
+            continue;
+        if (i % 2 == 0)
+            status = oar_tensor_span(p->large, &c.array);
+        if (i % 2 == 0)
+            c.array.count = size[i / 2];
+        if (status == OAR_OK)
+            status = time_trips(call_once, &c, 9, 0, &us);
+        if (status == OAR_OK)
+            printf("%-26s %4zu KiB %12.2f GB/s\n", text[i % 2],
+                   size[i / 2] >> 10, (double)size[i / 2] * 1e-3 / us);
+    }
+    return status;
+}
+
+static oar_status measure_idle(oar_rpc *rpc, const rpc_plan *p)
+{
+    oar_rpc_message *reply;
+    double wakes;
+    oar_status status = OAR_OK;
+
+    if (!is_wanted(p, "idle"))
+        return OAR_OK;
+    status = oar_rpc_sync(rpc, 1, "count_wakes", NULL, NULL, &reply);
     if (status != OAR_OK)
         return status;
     status = oar_rpc_get_f64(reply, &wakes);
     oar_rpc_message_destroy(reply);
-    printf("%-34s %12.2f us\n", "8 B there and back, inline", spinning);
-    printf("%-34s %12.2f us\n", "8 B, by a thread of the pool", pool);
-    printf("%-34s %12.2f us\n", "8 B, inline, from sleep", sleeping);
-    printf("%-34s %12.0f calls/s\n", "8 B, 64 outstanding", many);
-    printf("%-34s %12.2f GB/s each way\n", "a large array",
-           (double)p->large_bytes * 1e-3 / us);
-    printf("%-34s %12.1f wake-ups/s\n", "idle", wakes);
+    if (status == OAR_OK)
+        printf("%-36s %12.1f wake-ups/s\n", "idle", wakes);
     return status;
 }
 
-static oar_status run_rank(oar_group *group, void *arg)
+static oar_status measure(oar_rpc *rpc, const rpc_plan *p)
+{
+    oar_status status = measure_trips(rpc, p);
+
+    if (status == OAR_OK)
+        status = measure_rate(rpc, p);
+    if (status == OAR_OK)
+        status = measure_arrays(rpc, p);
+    return status == OAR_OK ? measure_idle(rpc, p) : status;
+}
+
+/* ---- both ranks ---------------------------------------------------------- */
+
+static oar_status register_all(oar_rpc *rpc, void *arg)
 {
     static const oar_rpc_function functions[] = {
-        { .name = "echo_number", .fn = echo_number, .manner = OAR_RPC_INLINE },
+        { .name = "echo_inline", .fn = echo_number, .manner = OAR_RPC_INLINE },
+        { .name = "echo_serial", .fn = echo_number, .manner = OAR_RPC_SERIAL },
         { .name = "echo_pool", .fn = echo_number },
-        { .name = "echo_tensor", .fn = echo_tensor },
+        { .name = "give_array", .fn = give_array },
+        { .name = "take_array", .fn = take_array },
         { .name = "count_wakes", .fn = count_wakes },
     };
-    oar_rpc *rpc = NULL;
-    oar_status status = oar_rpc_create(group, NULL, &rpc), ended;
+    oar_status status = OAR_OK;
 
-    for (size_t i = 0; i < 4 && status == OAR_OK; i++) {
+    for (size_t i = 0;
+         i < sizeof functions / sizeof *functions && status == OAR_OK; i++) {
         oar_rpc_function f = functions[i];
 
         f.size = sizeof f;
         f.arg = arg;
         status = oar_rpc_register(rpc, &f);
     }
+    return status;
+}
+
+static oar_status run_rank(oar_group *group, void *arg)
+{
+    rpc_plan *p = arg;
+    size_t bytes = p->large_bytes > SMALLER ? p->large_bytes : SMALLER;
+    oar_rpc *rpc = NULL;
+    oar_status status, ended;
+
+    p->large = oar_zeros(NULL, OAR_U8, OAR_SHAPE((int64_t)bytes));
+    status = p->large != NULL ? oar_rpc_create(group, NULL, &rpc)
+                              : oar_last_error()->status;
+    if (status == OAR_OK)
+        status = register_all(rpc, arg);
     if (status == OAR_OK)
         status = oar_barrier(group, NULL, NULL);
+    if (status == OAR_OK)
+        status = compare_messages(group, p);
     if (status == OAR_OK && oar_group_rank(group) == 0)
-        status = measure(rpc, arg);
+        status = measure(rpc, p);
     ended = rpc != NULL ? oar_rpc_shutdown(rpc, 0) : status;
     if (status == OAR_OK)
         status = ended;
@@ -216,17 +410,20 @@ static oar_status run_rank(oar_group *group, void *arg)
         fprintf(stderr, "oarsong bench rpc: rank %d: %s\n",
                 oar_group_rank(group), oar_last_error_text());
     oar_rpc_destroy(rpc);
+    oar_tensor_release(p->large);
     return status;
 }
 
 static int show_usage(void)
 {
     printf("oarsong bench rpc [options]\n\n"
-           "Times calls between two ranks of this host.\n\n"
+           "Times calls between two ranks of this host, and messages beside "
+           "them.\n\n"
            "  --backend NAME   native (default), shm, tcp\n"
            "  --calls N        of 8 bytes, for each row (default 20000)\n"
            "  --bytes N        of the large array (default 64M)\n"
-           "  --idle-ms N      how long rank 1 is idle (default 3000)\n");
+           "  --idle-ms N      how long rank 1 is idle (default 3000)\n"
+           "  --only TEXT      only rows whose name has this in it\n");
     return 0;
 }
 
@@ -243,6 +440,8 @@ int bench_rpc(int argc, char **argv)
 
         if (strcmp(argv[i], "--backend") == 0)
             good = (p.backend = value)[0] != '\0';
+        else if (strcmp(argv[i], "--only") == 0)
+            good = (p.only = value)[0] != '\0';
         else if (strcmp(argv[i], "--calls") == 0)
             good = tool_number(value, 1, MOST_CALLS, &p.calls);
         else if (strcmp(argv[i], "--bytes") == 0)

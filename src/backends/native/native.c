@@ -296,7 +296,8 @@ static void native_close(void *self)
     .agreed = native_agreed, .conclude = native_conclude, .show = native_show, \
     .read = native_read, .answered = native_answered,                          \
     .withdraw = native_withdraw, .restless = native_restless,                  \
-    .watch = native_watch
+    .watch = native_watch, .push = oari_shm_base_push,                         \
+    .match = oari_shm_base_match
 
 const oari_backend oari_backend_native = {
     .ops = { NATIVE_OPS, .name = "native", .probe = native_probe },

@@ -41,4 +41,6 @@ const oari_backend oari_backend_sim = {
     .open = sim_open,
     .shm = oari_shm_base_get,
     .withdraw = oari_shm_base_withdraw,
+    .push = oari_shm_base_push,
+    .match = oari_shm_base_match,
 };

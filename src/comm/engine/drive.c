@@ -86,7 +86,6 @@ static void finish_broken(oar_group *g)
                                              : OAR_E_INTERNAL);
         }
     atomic_fetch_sub(&e->posted, e->standing);
-    atomic_fetch_sub(&e->heavy, e->standing);
     e->standing = 0;
     while ((work = e->message) != NULL) {
         const oar_transfer *t = &work->transfer;
@@ -341,6 +340,22 @@ static int links_need_progress(oar_group *g)
            oari_exec_has_messages(&e->lane->exec);
 }
 
+/* Gives active messages that have come to their function. */
+static int run_active(oar_group *g)
+{
+    oari_active a;
+
+    if (!oari_match_has_active(g->active.match))
+        return 0;
+    oari_work_function_begin(g);
+    while (oari_match_take_active(g->active.match, &a)) {
+        g->active.fn(g->active.arg, a.source, a.data, a.bytes);
+        oari_match_release_active(g->active.match, &a);
+    }
+    oari_work_function_end();
+    return 1;
+}
+
 int oari_drive_once(oar_group *g)
 {
     oari_engine *e = &g->engine;
@@ -354,8 +369,10 @@ int oari_drive_once(oar_group *g)
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
         links_need_progress(g) && g->backend->progress(g->self) != OAR_OK)
         oari_engine_broke(g, e->lane->work, -1);
+    if (g->active.fn != NULL && !oari_group_broken(g))
+        moved = run_active(g);
     if (!oari_group_broken(g))
-        moved = drive_collectives(g);
+        moved |= drive_collectives(g);
     if (!oari_group_broken(g) && e->message != NULL)
         moved |= drive_messages(g);
     if (oari_group_broken(g)) {
@@ -415,34 +432,93 @@ static int64_t nearest_deadline(const oar_group *g, int waited)
     return nearest;
 }
 
+static int is_reached(const oar_group *g, const oari_goal *goal)
+{
+    const oari_engine *e = &g->engine;
+
+    if (goal->work != NULL)
+        return oari_work_is_done(goal->work);
+    if (goal->is_done != NULL)
+        return goal->is_done(goal->arg);
+    return atomic_load(&e->posted) == atomic_load(&e->watched) ||
+           atomic_load(&e->waiters) != 0;
+}
+
 /* Sleeps unless something was posted that could begin now: the wake-up for it
  * may have come while the backend made progress, which consumes wake-ups. */
-static void sleep_on_backend(oar_group *g, int waited)
+static int sleep_on_backend(oar_group *g, const oari_goal *goal, int waited)
 {
     const oar_backend_ops *ops = g->backend;
     oari_engine *e = &g->engine;
     struct pollfd wait = { -1, POLLIN, 0 };
+    int64_t until;
     int could_start;
 
     if (ops->wait_fd == NULL || (wait.fd = ops->wait_fd(g->self)) < 0) {
         nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
-        return;
+        return 1;
     }
     if (ops->arm(g->self))
-        return;
+        return 1;
     pthread_mutex_lock(&e->lock);
     could_start = e->fresh != NULL ||
                   (e->first != NULL && free_lane(e, e->first) != NULL &&
                    !(e->busy != 0 && e->alone));
     pthread_mutex_unlock(&e->lock);
-    if (!could_start)
-        poll(&wait, 1, oari_deadline_left_ms(nearest_deadline(g, waited)));
+    if (could_start || (waited && is_reached(g, goal)))
+        return 1;
+    until = nearest_deadline(g, goal->work != NULL);
+    if (!waited)
+        return oari_engine_doze(g, wait.fd, until);
+    poll(&wait, 1, oari_deadline_left_ms(until));
+    return 1;
+}
+
+/* What is posted from now on wakes this thread, and a wake-up that came early
+ * is not lost: only what peers did needs another look. */
+static int sleep_on_shm(oar_group *g, const oari_goal *goal, int waited)
+{
+    int64_t until;
+
+    oari_shm_arm(g->shm);
+    if (oari_drive_once(g) || (waited && is_reached(g, goal))) {
+        oari_shm_awake(g->shm);
+        return 1;
+    }
+    until = nearest_deadline(g, goal->work != NULL);
+    if (waited) {
+        oari_shm_sleep(g->shm, -1, until);
+        return 1;
+    }
+    if (!oari_engine_doze(g, g->shm->wait_fd, until))
+        return 0;
+    oari_shm_rise(g->shm);
+    return 1;
+}
+
+/* Sleeps on the links. Returns 0 if a user has the token now. */
+static int sleep_on_links(oar_group *g, const oari_goal *goal, int waited)
+{
+    oari_engine *e = &g->engine;
+    int kept;
+
+    /* before it looks for the last time (oari_engine_tell) */
+    atomic_store(&e->driver_sleeps,
+                 waited ? OARI_DRIVER_USER_SLEEPS : OARI_DRIVER_THREAD_SLEEPS);
+    atomic_thread_fence(memory_order_seq_cst);
+    kept = g->shm != NULL ? sleep_on_shm(g, goal, waited)
+                          : sleep_on_backend(g, goal, waited);
+    if (kept)
+        atomic_store(&e->driver_sleeps, OARI_DRIVER_AWAKE);
+    return kept;
 }
 
 /* Spins on, yields or sleeps, because nothing moved. The engine's thread sleeps
- * at once if it would keep a core from the threads that compute. */
-static void be_idle(oar_group *g, idle *i, int waited)
+ * at once if it would keep a core from the threads that compute. Returns 0 if a
+ * user has the token now. */
+static int be_idle(oar_group *g, idle *i, const oari_goal *goal)
 {
+    int waited = goal->work != NULL || goal->is_done != NULL;
     int64_t spin = waited || g->spare ? g->spin_ns : 0, now;
     /* a nap takes as long as several small operations of a GPU */
     int64_t yield_ns =
@@ -454,17 +530,17 @@ static void be_idle(oar_group *g, idle *i, int waited)
         g->engine.on_gpu == 0) {
         oari_engine_look(g);
         oari_external_sleep(g, 0, nearest_deadline(g, waited));
-        return;
+        return 1;
     }
     i->passes += g->engine.lane->exec.begun ? PASSES / LONG_PASSES : 1;
     if (spin != 0 && i->passes < PASSES)
-        return;
+        return 1;
     i->passes = 0;
     now = oari_now_ns();
     if (i->since == 0)
         i->since = now;
     if (now - i->since < spin)
-        return;
+        return 1;
     oari_engine_look(g);
     if (g->engine.unfinished ||
         ((waited || g->spare) && now - i->since < spin + yield_ns))
@@ -473,20 +549,12 @@ static void be_idle(oar_group *g, idle *i, int waited)
         nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
     else if (g->external.ops != NULL)
         oari_external_sleep(g, now - i->since, nearest_deadline(g, waited));
-    else if (g->shm == NULL)
-        sleep_on_backend(g, waited);
-    else {
-        /* What is posted from now on wakes this thread, and a wake-up that came
-         * early is not lost: only what peers did needs another look. */
-        oari_shm_arm(g->shm);
-        if (oari_drive_once(g))
-            oari_shm_awake(g->shm);
-        else
-            oari_shm_sleep(g->shm, -1, nearest_deadline(g, waited));
-    }
+    else
+        return sleep_on_links(g, goal, waited);
+    return 1;
 }
 
-void oari_drive(oar_group *g, const oar_work *work, int64_t until_ns)
+int oari_drive_until(oar_group *g, oari_goal goal, int64_t until_ns)
 {
     oari_engine *e = &g->engine;
     idle i = { 0 };
@@ -498,14 +566,11 @@ void oari_drive(oar_group *g, const oar_work *work, int64_t until_ns)
             if (g->loose && ++e->rounds % LOOK_ROUNDS == 0)
                 oari_engine_look(g);
         }
-        if (work != NULL
-                ? oari_work_is_done(work)
-                : atomic_load(&e->posted) == atomic_load(&e->watched) ||
-                      atomic_load(&e->waiters) != 0)
-            return;
-        if (until_ns != OARI_NEVER && oari_now_ns() >= until_ns)
-            return;
-        be_idle(g, &i, work != NULL);
+        if (is_reached(g, &goal) ||
+            (until_ns != OARI_NEVER && oari_now_ns() >= until_ns))
+            return 1;
+        if (!be_idle(g, &i, &goal))
+            return 0;
     }
 }
 

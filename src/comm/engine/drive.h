@@ -20,9 +20,22 @@ void oari_drive_end_message(oar_group *group, oar_work *work);
 /* Drives for one round. Returns whether anything moved. */
 int oari_drive_once(oar_group *group);
 
-/* Drives until the work is done or the time is up; work == NULL: until there is
- * nothing left, or a user wants the token. */
-void oari_drive(oar_group *group, const oar_work *work, int64_t until_ns);
+/* What a thread drives for: a work, or what a function says. Neither: until
+ * there is nothing left, or a user wants the token. */
+typedef struct oari_goal {
+    const oar_work *work;
+    int (*is_done)(void *arg);
+    void *arg;
+} oari_goal;
+
+/* Drives until the goal is reached or the time is up. Returns 0 if the token
+ * has gone to a user meanwhile, which happens only without a goal. */
+int oari_drive_until(oar_group *group, oari_goal goal, int64_t until_ns);
+static inline void oari_drive(oar_group *group, const oar_work *work,
+                              int64_t until_ns)
+{
+    oari_drive_until(group, (oari_goal){ .work = work }, until_ns);
+}
 
 /* Moves collectives on once, so that those whose every rank has done its part
  * are done before a fault ends the others. */

@@ -21,6 +21,11 @@
  * be cancelled (pthread_cancel) until it has finished: otherwise the token
  * would never be released.
  */
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -33,24 +38,43 @@ enum {
     STREAM_NAP_NS = 1000000, /* between two looks at what is on a stream */
     NAP_NS = 100000,         /* before the thread takes over what is idle */
     QUIET_NAPS = 4,          /* before the thread parks */
+    HAND_OVER_NS = 5000,     /* within which a thread that drives steps back */
     LIGHT_BYTES = 32 << 10 /* take less time than it takes to wake the thread */
 };
 
 /* ---- the token ----------------------------------------------------------- */
 
-/* Takes the token if it is free: 1. The calling thread cannot be cancelled. */
-static int take_token(oari_engine *e)
+/* Notes that a user drives while the engine's thread sleeps on the links: what
+ * comes from now on need not wake it. */
+static __attribute__((noinline)) void take_from_doze(oar_group *g)
 {
+    int alone = OARI_DOZE_ALONE;
+
+    if (g->shm != NULL)
+        oari_shm_awake(g->shm);
+    atomic_store(&g->engine.driver_sleeps, OARI_DRIVER_AWAKE);
+    atomic_compare_exchange_strong(&g->engine.dozing, &alone, OARI_DOZE_TAKEN);
+}
+
+/* Takes the token if it is free: 1. The calling thread cannot be cancelled. */
+static int take_token(oar_group *g)
+{
+    oari_engine *e = &g->engine;
     int free = 0;
 
-    return atomic_compare_exchange_strong(&e->token, &free, 1);
+    if (!atomic_compare_exchange_strong(&e->token, &free, 1))
+        return 0;
+    if (atomic_load_explicit(&e->dozing, memory_order_relaxed) ==
+        OARI_DOZE_ALONE)
+        take_from_doze(g);
+    return 1;
 }
 
 int oari_engine_try_hold(oar_group *group)
 {
     oari_engine *e = &group->engine;
 
-    if (!take_token(e))
+    if (!take_token(group))
         return 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &e->cancel_state);
     return 1;
@@ -70,13 +94,23 @@ static void tell_users(oari_engine *e)
  * The caller has stored what is new, or that the token is free; the thread
  * stores that it parks, and then looks for both. All of it is seq_cst, so one
  * of the two sees the other. */
-static void rouse_thread(oari_engine *e)
+static void rouse_thread(oar_group *g)
 {
-    int posted = atomic_load(&e->posted);
+    oari_engine *e = &g->engine;
+    int posted = atomic_load(&e->posted), dozing = atomic_load(&e->dozing);
 
     if (posted == 0 ||
-        (posted == atomic_load(&e->watched) && atomic_load(&e->watching)) ||
-        (atomic_load(&e->heavy) == 0 && !atomic_load(&e->parked)))
+        (posted == atomic_load(&e->watched) && atomic_load(&e->watching)))
+        return;
+    if (dozing != OARI_DOZE_NONE) {
+        if (dozing != OARI_DOZE_RUNG &&
+            atomic_compare_exchange_strong(&e->dozing, &dozing,
+                                           OARI_DOZE_RUNG) &&
+            eventfd_write(e->doze_fd, 1) != 0)
+            return; /* full: it will wake anyway */
+        return;
+    }
+    if (atomic_load(&e->heavy) == 0 && !atomic_load(&e->parked))
         return;
     pthread_mutex_lock(&e->lock);
     pthread_cond_signal(&e->roused);
@@ -84,21 +118,49 @@ static void rouse_thread(oari_engine *e)
 }
 
 /* Releases the token that take_token took. */
-static void drop_token(oari_engine *e)
+static void drop_token(oar_group *g)
 {
+    oari_engine *e = &g->engine;
+
     atomic_store(&e->token, 0);
     if (atomic_load(&e->waiters) != 0)
         tell_users(e);
     else
-        rouse_thread(e);
+        rouse_thread(g);
 }
 
 void oari_engine_let_go(oar_group *group)
 {
     int cancel_state = group->engine.cancel_state;
 
-    drop_token(&group->engine);
+    drop_token(group);
     pthread_setcancelstate(cancel_state, NULL);
+}
+
+/* A user that finds the token free notes at once that it has taken it. What
+ * wakes a driver that sleeps may be used up by a user that sleeps as well, so
+ * the thread has a descriptor of its own to be woken by. */
+int oari_engine_doze(oar_group *group, int fd, int64_t until_ns)
+{
+    oari_engine *e = &group->engine;
+    struct pollfd wait[] = { { fd, POLLIN, 0 }, { e->doze_fd, POLLIN, 0 } };
+    eventfd_t drained;
+    int kept = 0;
+
+    pthread_setcancelstate(e->cancel_state, NULL);
+    atomic_store(&e->dozing, OARI_DOZE_ALONE);
+    atomic_store(&e->token, 0);
+    if (atomic_load(&e->waiters) != 0)
+        tell_users(e);
+    else
+        poll(wait, 2, oari_deadline_left_ms(until_ns));
+    if (eventfd_read(e->doze_fd, &drained) != 0)
+        drained = 0; /* it was something else */
+    while (atomic_load(&e->dozing) == OARI_DOZE_ALONE &&
+           !(kept = oari_engine_try_hold(group)))
+        sched_yield();
+    atomic_store(&e->dozing, OARI_DOZE_NONE);
+    return kept;
 }
 
 /* ---- users --------------------------------------------------------------- */
@@ -110,24 +172,43 @@ static int is_heavy(const oar_group *g, const oar_work *work)
            oari_call_bytes(&work->call) > LIGHT_BYTES;
 }
 
-/* Waits for the token. Returns 0 if the work was done meanwhile, or the time is
- * up. */
-static int wait_for_token(oar_group *g, const oar_work *work, int64_t until_ns)
+/* Returns whether a caller without the token need not wait for it. */
+static int is_over(const oari_goal *goal)
+{
+    return goal->work != NULL      ? oari_work_is_done(goal->work)
+           : goal->is_done != NULL ? goal->is_done(goal->arg)
+                                   : 0;
+}
+
+/* Waits for the token. A thread that drives and does not sleep hands it over
+ * within a microsecond, which is less than it takes to go to sleep for it.
+ * Returns 0 if the goal was reached meanwhile, or the time is up. */
+static int wait_for_token(oar_group *g, oari_goal goal, int64_t until_ns)
 {
     oari_engine *e = &g->engine;
-    int mine = 0, late = 0, cancel_state;
+    int mine = 0, late = 0, over = 0, cancel_state;
+    int64_t spin_until;
 
     if (oari_engine_try_hold(g))
         return 1; /* no thread drives, so none sleeps */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     atomic_fetch_add(&e->waiters, 1);
     atomic_thread_fence(memory_order_seq_cst); /* oari_work_finish */
-    oari_engine_wake(g);
-    pthread_mutex_lock(&e->lock);
-    while (!(work != NULL && oari_work_is_done(work)) &&
-           !(mine = oari_engine_try_hold(g)) && !late)
-        late = !oari_cond_wait(&e->changed, &e->lock, until_ns);
-    pthread_mutex_unlock(&e->lock);
+    if (g->spin_ns != 0 &&
+        atomic_load(&e->driver_sleeps) != OARI_DRIVER_USER_SLEEPS) {
+        spin_until = oari_now_ns() + HAND_OVER_NS;
+        while (!(over = is_over(&goal)) &&
+               !(mine = !atomic_load(&e->token) && oari_engine_try_hold(g)) &&
+               oari_now_ns() < spin_until)
+            oari_cpu_pause();
+    }
+    if (!over && !mine) {
+        oari_engine_wake(g);
+        pthread_mutex_lock(&e->lock);
+        while (!is_over(&goal) && !(mine = oari_engine_try_hold(g)) && !late)
+            late = !oari_cond_wait(&e->changed, &e->lock, until_ns);
+        pthread_mutex_unlock(&e->lock);
+    }
     atomic_fetch_sub(&e->waiters, 1);
     if (mine)
         e->cancel_state = cancel_state; /* for oari_engine_let_go */
@@ -136,19 +217,46 @@ static int wait_for_token(oar_group *g, const oar_work *work, int64_t until_ns)
     return mine;
 }
 
+/* Waits for a goal that is not reached yet. */
+static void wait_for(oar_group *g, oari_goal goal, int64_t until_ns)
+{
+    oari_engine *e = &g->engine;
+
+    if (wait_for_token(g, goal, until_ns)) {
+        oari_drive_until(g, goal, until_ns);
+        atomic_store_explicit(&e->driven, e->driven + 1, memory_order_relaxed);
+        oari_engine_let_go(g);
+    } else
+        rouse_thread(g); /* the engine's thread stepped back for us */
+}
+
 int oari_engine_wait(oar_group *group, oar_work *work, int64_t until_ns)
+{
+    if (!oari_work_is_done(work))
+        wait_for(group, (oari_goal){ .work = work }, until_ns);
+    return oari_work_is_done(work);
+}
+
+int oari_engine_wait_until(oar_group *group, int (*is_done)(void *arg),
+                           void *arg, int64_t until_ns)
+{
+    if (!is_done(arg))
+        wait_for(group, (oari_goal){ .is_done = is_done, .arg = arg },
+                 until_ns);
+    return is_done(arg);
+}
+
+/* A thread that goes to sleep says so, and then asks whether it must. */
+void oari_engine_tell(oar_group *group)
 {
     oari_engine *e = &group->engine;
 
-    if (oari_work_is_done(work))
-        return 1;
-    if (wait_for_token(group, work, until_ns)) {
-        oari_drive(group, work, until_ns);
-        atomic_store_explicit(&e->driven, e->driven + 1, memory_order_relaxed);
-        oari_engine_let_go(group);
-    } else
-        rouse_thread(e); /* the engine's thread stepped back for us */
-    return oari_work_is_done(work);
+    atomic_thread_fence(memory_order_seq_cst); /* after what has come */
+    if (atomic_load_explicit(&e->waiters, memory_order_relaxed) != 0)
+        tell_users(e);
+    if (atomic_load_explicit(&e->driver_sleeps, memory_order_relaxed) ==
+        OARI_DRIVER_USER_SLEEPS)
+        oari_engine_wake(group);
 }
 
 int oari_engine_peek_held(oar_group *group, int peer, uint64_t tag,
@@ -171,7 +279,7 @@ int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
 {
     int there;
 
-    if (!wait_for_token(group, NULL, OARI_NEVER))
+    if (!wait_for_token(group, (oari_goal){ 0 }, OARI_NEVER))
         return 0;
     there = oari_engine_peek_held(group, peer, tag, any, found);
     oari_engine_let_go(group);
@@ -180,10 +288,8 @@ int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
 
 int oari_engine_hold_by(oar_group *group, int64_t deadline_ns)
 {
-    oari_engine *e = &group->engine;
-
-    if (!wait_for_token(group, NULL, deadline_ns)) {
-        rouse_thread(e); /* the engine's thread stepped back for us */
+    if (!wait_for_token(group, (oari_goal){ 0 }, deadline_ns)) {
+        rouse_thread(group); /* the engine's thread stepped back for us */
         return 0;
     }
     oari_drive_once(group);
@@ -200,7 +306,7 @@ void oari_engine_hold(oar_group *group)
 
 void oari_engine_take(oar_group *group)
 {
-    wait_for_token(group, NULL, OARI_NEVER);
+    wait_for_token(group, (oari_goal){ 0 }, OARI_NEVER);
 }
 
 /* Runs the external engine's call inline, without the token. From here on any
@@ -237,7 +343,7 @@ static void run_mine(oar_group *g, int count, oar_work *work)
     }
     for (int i = 0; i < count; i++)
         oari_drive(g, &work[i], OARI_NEVER);
-    drop_token(&g->engine);
+    drop_token(g);
 }
 
 /* Messages on device memory keep their place among the collectives. */
@@ -274,12 +380,12 @@ void oari_engine_run(oar_group *group, int count, oar_work *work)
     int cancel_state, mine;
 
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-    mine = take_token(e);
+    mine = take_token(group);
     if (mine && atomic_load(&e->posted) == 0)
         run_mine(group, count, work);
     else {
         if (mine)
-            drop_token(e);
+            drop_token(group);
         for (int i = 0; i < count; i++)
             oari_engine_queue(group, &work[i]);
         for (int i = 0; i < count; i++)
@@ -349,7 +455,7 @@ static void *run_engine_thread(void *arg)
         int posted = atomic_load(&e->posted);
         int watch = posted != 0 && posted == atomic_load(&e->watched);
         unsigned driven = atomic_load(&e->driven);
-        int due = napped && driven == seen, park;
+        int due = napped && driven == seen, park, kept;
 
         if (napped)
             quiet = due ? quiet + 1 : 0;
@@ -359,15 +465,21 @@ static void *run_engine_thread(void *arg)
         if ((!watch || due) && take_over(g, due)) {
             atomic_store(&e->parked, 0);
             pthread_mutex_unlock(&e->lock);
+            kept = 1;
             if (watch) {
                 oari_drive_once(g);
                 oari_engine_look(g);
             } else
-                oari_drive(g, NULL, OARI_NEVER);
-            oari_engine_let_go(g);
+                kept = oari_drive_until(g, (oari_goal){ 0 }, OARI_NEVER);
+            if (kept)
+                oari_engine_let_go(g);
             pthread_mutex_lock(&e->lock);
-            quiet = QUIET_NAPS; /* it was not about to be waited for */
+            quiet = kept ? QUIET_NAPS : 0; /* nobody was about to wait for it */
             napped = 0;
+            if (kept || atomic_load(&e->heavy) != 0)
+                continue;
+            seen = atomic_load(&e->driven);
+            napped = nap_or_park(e, 0, 0);
             continue;
         }
         park = park &&
@@ -391,8 +503,11 @@ oar_status oari_engine_start(oar_group *group)
         return OAR_OK;
     pthread_mutex_lock(&e->lock);
     if (!atomic_load(&e->has_thread)) {
-        status = oari_thread_start(&e->thread, "oar-engine", run_engine_thread,
-                                   group);
+        if (e->doze_fd < 0)
+            e->doze_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        status = e->doze_fd >= 0 ? oari_thread_start(&e->thread, "oar-engine",
+                                                     run_engine_thread, group)
+                                 : oari_fail(OAR_E_SYSTEM, "make an eventfd");
         atomic_store(&e->has_thread, status == OAR_OK);
     }
     pthread_mutex_unlock(&e->lock);
@@ -423,16 +538,17 @@ void oari_engine_enqueue(oar_group *group, oar_work *work)
     oari_engine_queue(group, work);
     if (oari_work_function_runs(group))
         return; /* this thread drives, and takes it next */
-    if (atomic_load(&e->token))
-        oari_engine_wake(group); /* the driver may be asleep */
-    else
-        rouse_thread(e);
+    if (!atomic_load(&e->token))
+        rouse_thread(group);
+    else if (atomic_load(&e->driver_sleeps) || group->external.ops != NULL)
+        oari_engine_wake(group);
 }
 
 oar_status oari_engine_init(oari_engine *engine,
                             const oari_engine_events *events)
 {
     engine->events = events;
+    engine->doze_fd = -1;
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->spare_lock, NULL);
     oari_cond_init(&engine->changed);
@@ -455,6 +571,8 @@ void oari_engine_close(oar_group *group)
     }
     while (group->opened && atomic_load(&e->posted) != 0)
         oari_drive_once(group); /* the group is broken: this ends all */
+    if (e->doze_fd >= 0)
+        close(e->doze_fd);
     pthread_cond_destroy(&e->changed);
     pthread_cond_destroy(&e->roused);
     pthread_mutex_destroy(&e->lock);

@@ -42,6 +42,19 @@ oar_status oari_engine_init(oari_engine *engine,
 /* Ends the thread, and every operation left with the group's fault. */
 void oari_engine_close(oar_group *group);
 
+/* The engine's thread sleeps on the links without the token, so that a user
+ * gets the token at once. The user that takes it tells the peers that this rank
+ * is awake, and wakes the thread when it leaves. */
+enum {
+    OARI_DOZE_NONE,
+    OARI_DOZE_ALONE, /* what comes wakes the thread */
+    OARI_DOZE_TAKEN, /* a user has taken the token since */
+    OARI_DOZE_RUNG   /* and the thread was woken */
+};
+
+/* Whether what drives sleeps on the links. */
+enum { OARI_DRIVER_AWAKE, OARI_DRIVER_USER_SLEEPS, OARI_DRIVER_THREAD_SLEEPS };
+
 /* ---- operations ---------------------------------------------------------- */
 
 /* Runs one operation, or several messages at once, to the end. The works may be
@@ -58,6 +71,12 @@ void oari_engine_queue(oar_group *group, oar_work *work);
 void oari_engine_enqueue(oar_group *group, oar_work *work);
 /* Drives until the work is done, or the time is up: 0. */
 int oari_engine_wait(oar_group *group, oar_work *work, int64_t until_ns);
+/* Drives until the function says that what it waits for has come, or the time
+ * is up: 0. Whoever makes it come calls oari_engine_tell. */
+int oari_engine_wait_until(oar_group *group, int (*is_done)(void *arg),
+                           void *arg, int64_t until_ns);
+/* Wakes the threads in oari_engine_wait_until, to ask again. Any thread. */
+void oari_engine_tell(oar_group *group);
 /* Drives for a moment, if no other thread does. */
 void oari_engine_nudge(oar_group *group);
 /* Wakes the thread that drives, if it sleeps. Any thread may call this. */
@@ -84,6 +103,10 @@ void oari_engine_take(oar_group *group);
 int oari_engine_try_hold(oar_group *group);
 /* Releases the token. */
 void oari_engine_let_go(oar_group *group);
+/* The engine's thread releases the token and sleeps until the descriptor is
+ * readable or the time is up. Returns 1 if it has the token again, 0 if a user
+ * has taken it meanwhile. */
+int oari_engine_doze(oar_group *group, int fd, int64_t until_ns);
 
 /* ---- running an external engine's calls inline (run_inline.c) ------------ */
 

@@ -156,7 +156,6 @@ oar_status oar_group_on_gone(oar_group *group, oar_gone_fn fn, void *arg)
         group->watch = w;
         group->engine.standing = 1;
         atomic_fetch_add(&group->engine.posted, 1);
-        atomic_fetch_add(&group->engine.heavy, 1);
         if (group->in_tree->watch != NULL)
             group->in_tree->watch(group->self);
     }

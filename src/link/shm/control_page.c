@@ -21,7 +21,7 @@
 #include "base/thread.h"
 
 enum {
-    CONTROL_VERSION = 7,
+    CONTROL_VERSION = 8,
     DEFAULT_SPIN_US = 50,
     LATE_POLLS = 32,
     EXPECTED = 16 /* of so many ranks cache lines are fetched ahead */
@@ -348,9 +348,15 @@ void oari_shm_sleep(oari_shm *shm, int other, int64_t deadline_ns)
 {
     struct pollfd wait[] = { { shm->wait_fd, POLLIN, 0 },
                              { other, POLLIN, 0 } };
-    uint64_t drained;
 
     poll(wait, other >= 0 ? 2 : 1, oari_deadline_left_ms(deadline_ns));
+    oari_shm_rise(shm);
+}
+
+void oari_shm_rise(oari_shm *shm)
+{
+    uint64_t drained;
+
     oari_shm_awake(shm);
     if (read(shm->event[shm->rank], &drained, sizeof drained) < 0)
         drained = 0; /* none: it was the deadline, or the end of a peer */

@@ -227,6 +227,9 @@ void oari_shm_wake(oari_shm *shm);
  * oari_shm_awake takes the announcement back if it does not sleep. */
 void oari_shm_arm(oari_shm *shm);
 void oari_shm_sleep(oari_shm *shm, int other, int64_t deadline_ns);
+/* What oari_shm_sleep does at its end, for a thread that has slept on wait_fd
+ * by itself. */
+void oari_shm_rise(oari_shm *shm);
 void oari_shm_awake(oari_shm *shm);
 
 /* ---- faults -------------------------------------------------------------- */

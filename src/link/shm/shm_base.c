@@ -78,3 +78,18 @@ oari_shm *oari_shm_base_get(void *self)
 {
     return &((oari_shm_base *)self)->shm;
 }
+
+int oari_shm_base_push(void *self, int rank, uint64_t tag, const void *data,
+                       size_t bytes)
+{
+    oari_shm_base *b = self;
+    int to = oari_shm_rank(&b->shm, rank);
+
+    return to >= 0 && rank != b->rank &&
+           oari_shm_messages_push(b->mail, to, tag, data, bytes);
+}
+
+struct oari_match *oari_shm_base_match(void *self)
+{
+    return ((oari_shm_base *)self)->match;
+}

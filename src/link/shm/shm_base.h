@@ -32,6 +32,9 @@ void oari_shm_base_abort(void *self, oar_status why);
 int oari_shm_base_withdraw(void *self, oar_transfer *transfer, int is_send,
                            int unmoved);
 oari_shm *oari_shm_base_get(void *self);
+int oari_shm_base_push(void *self, int rank, uint64_t tag, const void *data,
+                       size_t bytes);
+struct oari_match *oari_shm_base_match(void *self);
 
 /* The common part of the public tables. */
 #define OARI_SHM_BASE_OPS                                             \

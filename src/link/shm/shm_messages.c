@@ -148,6 +148,32 @@ oar_status oari_shm_messages_send(oari_shm_messages *mail,
     return OAR_OK;
 }
 
+int oari_shm_messages_push(oari_shm_messages *mail, int to, uint64_t tag,
+                           const void *data, size_t bytes)
+{
+    shm_peer *p = &mail->peer[to];
+    oari_endpoint *e = &p->with;
+    oar_transfer t = { .size = sizeof t,
+                       .peer = e->rank,
+                       .tag = tag,
+                       .data = (void *)(uintptr_t)data,
+                       .bytes = bytes };
+    size_t all = bytes + 2 * (size_t)OARI_SHM_QUEUE_LINE;
+
+    if (mail->aborted != OAR_OK || p->sending != NULL ||
+        e->queue.first != NULL || e->answers.count != 0 ||
+        bytes > mail->eager_bytes || bytes > OARI_SHM_QUEUE_SHARE ||
+        oari_shm_queue_room(&p->out, all) < all)
+        return 0;
+    if (!oari_match_has_credit(mail->link.match, e->spent, e->back, bytes)) {
+        e->back = read_credit(e);
+        if (!oari_match_has_credit(mail->link.match, e->spent, e->back, bytes))
+            return 0;
+    }
+    oari_endpoint_send(e, &transport, &t, mail->eager_bytes);
+    return t.done;
+}
+
 /* ---- copying what was offered -------------------------------------------- */
 
 /* The peer is gone: the receive is finished with the group. */

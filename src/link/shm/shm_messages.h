@@ -29,6 +29,9 @@ oar_status oari_shm_messages_create(oari_shm *shm, oari_match *match,
 void oari_shm_messages_destroy(oari_shm_messages *mail); /* NULL is fine */
 
 /* `to` is the peer's rank in shared memory. */
+/* Sends an eager message at once, if there is room for all of it: 1. */
+int oari_shm_messages_push(oari_shm_messages *mail, int to, uint64_t tag,
+                           const void *data, size_t bytes);
 oar_status oari_shm_messages_send(oari_shm_messages *mail,
                                   oar_transfer *transfer, int to);
 oar_status oari_shm_messages_progress(oari_shm_messages *mail);

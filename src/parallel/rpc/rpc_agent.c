@@ -12,6 +12,7 @@
 #include "base/fork.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "parallel/rpc/rpc_memory.h"
 
 oar_status oari_rpc_check(const oar_rpc *agent, const char *call)
 {
@@ -230,6 +231,7 @@ static oar_rpc *make_agent(void)
     if (agent == NULL)
         return NULL;
     agent->generation = oari_fork_generation();
+    oari_rpc_memory_open();
     pthread_mutex_init(&agent->lock, NULL);
     pthread_mutex_init(&agent->refs_lock, NULL);
     oari_cond_init(&agent->changed);
@@ -328,6 +330,7 @@ void oar_rpc_destroy(oar_rpc *rpc)
     pthread_cond_destroy(&rpc->changed);
     pthread_mutex_destroy(&rpc->refs_lock);
     pthread_mutex_destroy(&rpc->lock);
+    oari_rpc_memory_close();
     oari_free(rpc->peer);
     oari_free(rpc);
 }

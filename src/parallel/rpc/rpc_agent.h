@@ -22,7 +22,7 @@
 
 enum {
     OARI_RPC_AGENT_NAME = 64, /* bytes of a rank's name, with the zero */
-    OARI_RPC_SLOTS = 16,      /* receives that are always posted */
+    OARI_RPC_SLOTS = 16,      /* receives that are always posted, at most */
     OARI_RPC_BUCKETS = 256,   /* of the tables of calls and of references */
     OARI_RREF_KIND = 64       /* bytes of a kind, with the zero */
 };
@@ -75,11 +75,10 @@ struct oari_rpc_net {
     oar_group *group;
     int pair; /* the rank that it is shared with; -1: all of them */
     oari_rpc_slot slot[OARI_RPC_SLOTS];
-    int slots_posted;
-    int parts;      /* sends and receives under way, besides the slots */
-    oar_work *idle; /* a receive that nothing comes for, to drive with */
-    int listed;     /* in agent->nets */
-    int left;       /* the rank that it is shared with is gone */
+    int slots, slots_posted;
+    int parts;  /* sends and receives under way, besides the slots */
+    int listed; /* in agent->nets */
+    int left;   /* the rank that it is shared with is gone */
     int aborted, closing;
 };
 
@@ -262,13 +261,15 @@ struct oar_rpc {
     int cancels;       /* pending calls with cancel set */
     int arriving;      /* pending calls that are */
 
-    oari_rpc_net *net; /* of all ranks; NULL: this one came back */
-    oari_list nets;    /* all */
-    atomic_int pairs;  /* of them with one rank each */
-    int drivers;       /* threads that drive those */
-    oari_list ready;   /* slots that have received */
-    oari_list look;    /* peers of whom a message may be whole */
-    int pumping;       /* a thread handles what came */
+    oari_rpc_net *net;   /* of all ranks; NULL: this one came back */
+    oari_list nets;      /* all */
+    atomic_int pairs;    /* of them with one rank each */
+    atomic_int waits;    /* threads that drive the net of all ranks, waiting */
+    atomic_uint changes; /* how often they were told */
+    oari_list ready;     /* slots that have received */
+    oari_list look;      /* peers of whom a message may be whole */
+    int pumping;         /* a thread handles what came */
+    int to_pump;         /* threads that wait to do so */
 
     /* taken alone or inside lock, never the other way */
     pthread_mutex_t refs_lock;
@@ -311,6 +312,9 @@ void oari_rpc_drop_incoming(oari_rpc_peer *peer);
 /* Handles what has come, unless a thread is at it: that one goes on until there
  * is nothing. */
 void oari_rpc_pump(oar_rpc *agent);
+/* Gets an active message; arg is the net. */
+void oari_rpc_take_active(void *arg, int from, const unsigned char *data,
+                          size_t bytes);
 /* The rank of a peer in the net's group, and the other way. */
 int oari_rpc_rank_in(const oari_rpc_net *net, int rank);
 int oari_rpc_rank_of(const oari_rpc_net *net, int rank_there);
@@ -345,6 +349,14 @@ oar_status oari_rpc_send(oar_rpc *agent, int to, oari_rpc_head *head,
 void oari_rpc_drive(oar_rpc *agent);
 /* Waits on agent->changed, with the lock held; 0 after the deadline. */
 int oari_rpc_wait_change(oar_rpc *agent, int64_t deadline_ns);
+/* The same for a thread that drives meanwhile. */
+int oari_rpc_drive_change(oar_rpc *agent, int64_t deadline_ns);
+/* Blocks until is_done(arg), driving; or the deadline: 0. Whatever makes it so
+ * calls oari_rpc_tell. Without the lock. */
+int oari_rpc_wait(oar_rpc *agent, int (*is_done)(void *arg), void *arg,
+                  int64_t deadline_ns);
+/* Wakes all threads that wait; with the lock. */
+void oari_rpc_tell(oar_rpc *agent);
 
 /* rpc_serve.c: messages as they come, in order, without the lock. */
 void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,

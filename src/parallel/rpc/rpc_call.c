@@ -82,7 +82,7 @@ static oar_status enter_window(oar_rpc *agent, const oari_rpc_pending *p,
                           (unsigned long long)peer->limits.window_bytes));
         OARI_TRY(oari_rpc_pool_block_begin(agent->pool));
         status =
-            oari_rpc_wait_change(agent, p->deadline_ns)
+            oari_rpc_drive_change(agent, p->deadline_ns)
                 ? OAR_OK
                 : oari_about(p->to, oari_fail(OAR_E_TIMEOUT,
                                               "rank %d has too many unanswered "

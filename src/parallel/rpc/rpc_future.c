@@ -6,8 +6,6 @@
 #include "base/thread.h"
 #include "parallel/rpc/rpc_stream.h"
 
-enum { SPIN_NS = 50000 }; /* before a thread that waits goes to sleep */
-
 void oari_future_drop(oar_future *future)
 {
     if (--future->users > 0)
@@ -49,7 +47,7 @@ void oari_future_finish(oar_future *future, const oar_error *error,
     atomic_store(&future->done, 1);
     while ((link = oari_list_take(&future->then)) != NULL)
         post_then(future->agent, OARI_CONTAINER_OF(link, oari_rpc_then, link));
-    pthread_cond_broadcast(&future->agent->changed);
+    oari_rpc_tell(future->agent);
 }
 
 static int is_ready(const oar_future *f)
@@ -67,10 +65,22 @@ static int find_done(int count, oar_future *const *future)
     return -1;
 }
 
+typedef struct waited {
+    int count;
+    oar_future *const *future;
+} waited;
+
+static int has_done(void *arg)
+{
+    const waited *w = arg;
+
+    return find_done(w->count, w->future) >= 0;
+}
+
 oar_status oari_future_await(oar_rpc *agent, int count,
                              oar_future *const *future, int *index)
 {
-    int64_t until = oari_now_ns() + SPIN_NS;
+    waited w = { count, future };
 
     *index = find_done(count, future);
     if (*index >= 0)
@@ -80,14 +90,8 @@ oar_status oari_future_await(oar_rpc *agent, int count,
         return oari_fail(OAR_E_STATE, "an inline function cannot wait for a "
                                       "call: register it as OAR_RPC_POOL");
     OARI_TRY(oari_rpc_pool_block_begin(agent->pool));
-    while (*index < 0 && agent->ranks > 1 && oari_now_ns() < until) {
-        oari_rpc_drive(agent);
-        *index = find_done(count, future);
-    }
-    pthread_mutex_lock(&agent->lock);
-    while ((*index = find_done(count, future)) < 0)
-        oari_rpc_wait_change(agent, OARI_NEVER);
-    pthread_mutex_unlock(&agent->lock);
+    oari_rpc_wait(agent, has_done, &w, OARI_NEVER);
+    *index = find_done(count, future);
     oari_rpc_pool_block_end(agent->pool);
     return OAR_OK;
 }

@@ -27,11 +27,6 @@ int64_t oari_rpc_tag_of(uint64_t sequence)
     return 1 + (int64_t)(sequence % PART_TAGS);
 }
 
-int oari_rpc_wait_change(oar_rpc *agent, int64_t deadline_ns)
-{
-    return oari_cond_wait(&agent->changed, &agent->lock, deadline_ns);
-}
-
 void oari_rpc_end_part(oari_rpc_net *net)
 {
     oar_rpc *agent = net->agent;
@@ -83,10 +78,9 @@ static void receive_part(oari_rpc_in *in, void *data, size_t bytes)
         opts.timeout_ms = oari_deadline_left_ms(in->deadline_ns);
         opts.timeout_ms += opts.timeout_ms == 0;
     }
-    status =
-        oar_recv(in->net->group, oar_span_of(data, bytes, OAR_U8),
-                 oari_rpc_rank_in(in->net, in->from),
-                 oari_rpc_tag_of(in->head.sequence), &opts, &work);
+    status = oar_recv(in->net->group, oar_span_of(data, bytes, OAR_U8),
+                      oari_rpc_rank_in(in->net, in->from),
+                      oari_rpc_tag_of(in->head.sequence), &opts, &work);
     if (status != OAR_OK) {
         part_received(in, status);
         return;
@@ -235,17 +229,19 @@ static void refuse(oar_rpc *agent, int from, const unsigned char *byte,
     oari_free(in);
 }
 
-/* Reads what a slot has received. */
-static void read_slot(oar_rpc *agent, const oari_rpc_slot *slot)
+/* Reads the first part of a message. */
+static void read_first(oari_rpc_net *net, int source, const unsigned char *byte,
+                       size_t bytes)
 {
-    int from = oari_rpc_rank_of(slot->net, slot->came.source), parts, taken;
+    oar_rpc *agent = net->agent;
+    int from = oari_rpc_rank_of(net, source), parts, taken;
     oari_rpc_in *in;
 
-    if (agent->peer[from].net != slot->net)
+    if (agent->peer[from].net != net)
         return; /* it is of a process that is gone; only this thread changes
                    that (oari_rpc_take_arrival) */
-    if (make_in(slot->net, from, slot->byte, slot->came.bytes, &in) != OAR_OK) {
-        refuse(agent, from, slot->byte, slot->came.bytes);
+    if (make_in(net, from, byte, bytes, &in) != OAR_OK) {
+        refuse(agent, from, byte, bytes);
         return;
     }
     parts = (int)in->head.arrays + ((in->head.flags & OARI_RPC_APART) != 0);
@@ -256,7 +252,7 @@ static void read_slot(oar_rpc *agent, const oari_rpc_slot *slot)
     taken = insert_in(&agent->peer[from], in);
     if (taken) {
         look_at_peer(agent, from);
-        slot->net->parts += parts;
+        net->parts += parts;
         agent->stats.bytes_in += in->head.value_bytes + in->head.array_bytes;
         if (in->head.kind == OARI_RPC_CALL) {
             agent->peer[from].calls_in++;
@@ -390,16 +386,10 @@ static void handle(oar_rpc *agent, oari_rpc_in *in)
     oari_free(in);
 }
 
-void oari_rpc_pump(oar_rpc *agent)
+/* Handles all there is, as the only thread (pumping); with the lock, which it
+ * releases. */
+static void handle_all(oar_rpc *agent)
 {
-    int outer = oari_rpc_pumping;
-
-    pthread_mutex_lock(&agent->lock);
-    if (agent->pumping) {
-        pthread_mutex_unlock(&agent->lock);
-        return;
-    }
-    agent->pumping = oari_rpc_pumping = 1;
     for (;;) {
         oari_rpc_slot *slot = OARI_CONTAINER_OF(oari_list_take(&agent->ready),
                                                 oari_rpc_slot, link);
@@ -413,7 +403,8 @@ void oari_rpc_pump(oar_rpc *agent)
         pthread_mutex_unlock(&agent->lock);
         if (slot != NULL) {
             if (slot->status == OAR_OK)
-                read_slot(agent, slot);
+                read_first(slot->net, slot->came.source, slot->byte,
+                           slot->came.bytes);
             post_slot(slot);
         } else {
             handle(agent, in);
@@ -421,17 +412,52 @@ void oari_rpc_pump(oar_rpc *agent)
         pthread_mutex_lock(&agent->lock);
     }
     agent->pumping = 0;
-    oari_rpc_pumping = outer;
-    if (agent->closing)
+    if (agent->closing || agent->to_pump > 0)
         pthread_cond_broadcast(&agent->changed);
     pthread_mutex_unlock(&agent->lock);
     oari_rref_send_notes(agent);
 }
 
+void oari_rpc_pump(oar_rpc *agent)
+{
+    int outer = oari_rpc_pumping;
+
+    pthread_mutex_lock(&agent->lock);
+    if (agent->pumping) {
+        pthread_mutex_unlock(&agent->lock);
+        return;
+    }
+    agent->pumping = oari_rpc_pumping = 1;
+    handle_all(agent);
+    oari_rpc_pumping = outer;
+}
+
+/* A thread that drives another net may be at it: that one is waited for. It
+ * needs nothing of this one. */
+void oari_rpc_take_active(void *arg, int from, const unsigned char *data,
+                          size_t bytes)
+{
+    oari_rpc_net *net = arg;
+    oar_rpc *agent = net->agent;
+    int outer = oari_rpc_pumping;
+
+    pthread_mutex_lock(&agent->lock);
+    agent->to_pump++;
+    while (agent->pumping)
+        oari_rpc_wait_change(agent, OARI_NEVER);
+    agent->to_pump--;
+    agent->pumping = oari_rpc_pumping = 1;
+    pthread_mutex_unlock(&agent->lock);
+    read_first(net, from, data, bytes);
+    pthread_mutex_lock(&agent->lock);
+    handle_all(agent);
+    oari_rpc_pumping = outer;
+}
+
 void oari_rpc_start_slots(oari_rpc_net *net)
 {
-    net->slots_posted = OARI_RPC_SLOTS;
-    for (int i = 0; i < OARI_RPC_SLOTS; i++)
+    net->slots_posted = net->slots;
+    for (int i = 0; i < net->slots; i++)
         post_slot(&net->slot[i]);
 }
 

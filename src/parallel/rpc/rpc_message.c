@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "parallel/rpc/rpc_memory.h"
 
 oar_status oar_rpc_message_create(oar_rpc_message **message)
 {
@@ -419,7 +420,7 @@ oar_status oari_rpc_message_receive(size_t value_bytes, uint32_t arrays,
         if (data != NULL && data[i] != NULL) {
             a.data = data[i];
         } else {
-            status = oar_storage_create(a.bytes, 0, &a.storage);
+            status = oari_rpc_memory_take(a.bytes, &a.storage);
             if (status != OAR_OK)
                 break;
             a.data = oar_storage_data(a.storage);

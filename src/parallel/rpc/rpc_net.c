@@ -7,9 +7,11 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/thread.h"
+#include "comm/active/active.h"
 #include "parallel/rpc/rpc_agent.h"
 
-enum { IDLE_TAG = 0x7fffffff, DRIVEN_PAIRS = 64 };
+enum { FEW_SLOTS = 2 }; /* where most messages are active ones */
 
 /* In a group of two, the lower rank is 0. */
 int oari_rpc_rank_in(const oari_rpc_net *net, int rank)
@@ -24,38 +26,65 @@ int oari_rpc_rank_of(const oari_rpc_net *net, int rank_there)
 
 /* ---- driving ------------------------------------------------------------- */
 
-/* A net with one rank may be closed meanwhile, which waits for drivers. */
-static void drive_pairs(oar_rpc *agent)
-{
-    oar_work *idle[DRIVEN_PAIRS];
-    int count = 0, done;
-
-    pthread_mutex_lock(&agent->lock);
-    agent->drivers++;
-    for (oari_link *l = agent->nets.first; l != NULL; l = l->next) {
-        oari_rpc_net *net = OARI_CONTAINER_OF(l, oari_rpc_net, link);
-
-        if (net->pair >= 0 && net->idle != NULL && !net->closing &&
-            count < DRIVEN_PAIRS)
-            idle[count++] = net->idle;
-    }
-    pthread_mutex_unlock(&agent->lock);
-    for (int i = 0; i < count; i++)
-        oar_work_test(idle[i], &done);
-    pthread_mutex_lock(&agent->lock);
-    if (--agent->drivers == 0)
-        pthread_cond_broadcast(&agent->changed);
-    pthread_mutex_unlock(&agent->lock);
-}
-
+/* Nets with one rank are driven by their engines' threads alone. */
 void oari_rpc_drive(oar_rpc *agent)
 {
-    int done;
+    if (agent->net != NULL)
+        oari_active_drive(agent->net->group);
+}
 
-    if (agent->net != NULL && agent->net->idle != NULL)
-        oar_work_test(agent->net->idle, &done);
-    if (atomic_load_explicit(&agent->pairs, memory_order_relaxed) > 0)
-        drive_pairs(agent);
+int oari_rpc_wait_change(oar_rpc *agent, int64_t deadline_ns)
+{
+    return oari_cond_wait(&agent->changed, &agent->lock, deadline_ns);
+}
+
+void oari_rpc_tell(oar_rpc *agent)
+{
+    atomic_fetch_add(&agent->changes, 1);
+    pthread_cond_broadcast(&agent->changed);
+    if (atomic_load(&agent->waits) > 0)
+        oari_active_tell(agent->net->group);
+}
+
+int oari_rpc_wait(oar_rpc *agent, int (*is_done)(void *arg), void *arg,
+                  int64_t deadline_ns)
+{
+    int done = 0, in_time = 1;
+
+    if (agent->net != NULL) {
+        atomic_fetch_add(&agent->waits, 1);
+        done = oari_active_wait(agent->net->group, is_done, arg, deadline_ns);
+        atomic_fetch_sub(&agent->waits, 1);
+        return done;
+    }
+    pthread_mutex_lock(&agent->lock);
+    while (!(done = is_done(arg)) && in_time)
+        in_time = oari_rpc_wait_change(agent, deadline_ns);
+    pthread_mutex_unlock(&agent->lock);
+    return done;
+}
+
+typedef struct change {
+    const atomic_uint *now;
+    unsigned seen;
+} change;
+
+static int has_changed(void *arg)
+{
+    const change *c = arg;
+
+    return atomic_load(c->now) != c->seen;
+}
+
+int oari_rpc_drive_change(oar_rpc *agent, int64_t deadline_ns)
+{
+    change c = { &agent->changes, atomic_load(&agent->changes) };
+    int changed;
+
+    pthread_mutex_unlock(&agent->lock);
+    changed = oari_rpc_wait(agent, has_changed, &c, deadline_ns);
+    pthread_mutex_lock(&agent->lock);
+    return changed;
 }
 
 /* ---- ranks that go ------------------------------------------------------- */
@@ -85,7 +114,7 @@ static void rank_gone(void *arg, int rank_there, oar_gone how)
         oari_rpc_fail_calls(agent, rank, &error);
         oari_rpc_cancel_serving(agent, rank);
         oari_rref_rank_gone(agent, rank, &error);
-        pthread_cond_broadcast(&agent->changed);
+        oari_rpc_tell(agent);
     }
     oari_rpc_await_arrivals(agent);
     pthread_mutex_unlock(&agent->lock);
@@ -133,15 +162,10 @@ oar_status oari_rpc_net_open(oar_rpc *agent, oar_group *parent, int pair,
 
 oar_status oari_rpc_net_start(oari_rpc_net *net)
 {
-    static char nothing;
     oar_rpc *agent = net->agent;
-
-    oar_work *idle = NULL;
-    oar_status status = oar_recv(net->group, oar_span_of(&nothing, 1, OAR_U8),
-                                 OAR_ANY_SOURCE, IDLE_TAG, NULL, &idle);
+    oar_status status;
 
     pthread_mutex_lock(&agent->lock);
-    net->idle = idle;
     net->listed = 1;
     oari_list_append(&agent->nets, &net->link);
     if (net->pair >= 0)
@@ -149,10 +173,11 @@ oar_status oari_rpc_net_start(oari_rpc_net *net)
     else
         agent->net = net;
     pthread_mutex_unlock(&agent->lock);
-    if (status == OAR_OK) {
-        oari_rpc_start_slots(net);
-        status = oar_group_on_gone(net->group, rank_gone, net);
-    }
+    net->slots = oari_active_open(net->group, oari_rpc_take_active, net)
+                     ? FEW_SLOTS
+                     : OARI_RPC_SLOTS;
+    oari_rpc_start_slots(net);
+    status = oar_group_on_gone(net->group, rank_gone, net);
     if (status != OAR_OK && net->pair >= 0)
         rank_gone(net, oari_rpc_rank_in(net, net->pair), OAR_GONE_UNREACHABLE);
     return status;
@@ -193,13 +218,12 @@ void oari_rpc_abort_nets(oar_rpc *agent)
 static int is_busy(const oari_rpc_net *net)
 {
     return net->slots_posted > 0 || net->parts > 0 || net->agent->pumping ||
-           net->agent->drivers > 0;
+           (net->pair < 0 && atomic_load(&net->agent->waits) > 0);
 }
 
 void oari_rpc_net_close(oari_rpc_net *net)
 {
     oar_rpc *agent = net->agent;
-    int done;
 
     pthread_mutex_lock(&agent->lock);
     net->closing = 1;
@@ -208,8 +232,7 @@ void oari_rpc_net_close(oari_rpc_net *net)
     pthread_mutex_lock(&agent->lock);
     while (is_busy(net)) {
         pthread_mutex_unlock(&agent->lock);
-        if (net->idle != NULL)
-            oar_work_test(net->idle, &done);
+        oari_active_drive(net->group);
         pthread_mutex_lock(&agent->lock);
         if (is_busy(net))
             oari_rpc_wait_change(agent, oari_deadline(10));
@@ -219,7 +242,6 @@ void oari_rpc_net_close(oari_rpc_net *net)
     if (net->listed && net->pair >= 0)
         atomic_fetch_sub(&agent->pairs, 1);
     pthread_mutex_unlock(&agent->lock);
-    oar_work_release(net->idle);
     oar_group_destroy(net->group);
     free_net(net);
 }

@@ -64,7 +64,7 @@ void oari_rpc_remove_pending(oar_rpc *agent, oari_rpc_pending *p)
     agent->cancels -= p->cancel;
     if (p->parent != NULL)
         p->parent->children--;
-    pthread_cond_broadcast(&agent->changed);
+    oari_rpc_tell(agent);
     oari_rpc_into_destroy(p->into);
     oari_free(p);
 }

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rpc: messages on their way out. They get their numbers in the order in which
- * they are posted, by one thread for each peer at a time. */
+ * they are posted, by one thread for each peer at a time. One that is small is
+ * an active message if that can be: written on the stack, and gone at once. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "comm/active/active.h"
 #include "parallel/rpc/rpc_agent.h"
+
+enum { PUSH_BYTES = 1024 }; /* of a message that is written on the stack */
 
 static void drop_out(oari_rpc_out *out)
 {
@@ -48,7 +52,11 @@ static void post_parts(oari_rpc_out *out, uint64_t sequence)
     int64_t tag = oari_rpc_tag_of(sequence);
     int apart = out->apart;
 
-    post_part(out, out->byte, out->bytes, 0);
+    if (oari_active_send(out->net->group, oari_rpc_rank_in(out->net, out->to),
+                         out->byte, out->bytes))
+        part_sent(out, OAR_OK);
+    else
+        post_part(out, out->byte, out->bytes, 0);
     if (apart)
         post_part(out, m->values, m->bytes, tag);
     for (int64_t i = 0; i < arrays; i++)
@@ -87,43 +95,115 @@ static void flush(oar_rpc *agent, int to)
     pthread_mutex_unlock(&agent->lock);
 }
 
-/* Makes the first part: head, table, and the values if there is room. */
-static oari_rpc_out *write_out(int to, oari_rpc_head *head, oar_rpc_message *m)
+/* Says in the head what follows it, and returns the bytes of the first part. */
+static size_t complete_head(oari_rpc_head *head, const oar_rpc_message *m)
 {
     size_t arrays = m != NULL ? (size_t)m->arrays.count : 0;
-    size_t values = m != NULL ? m->bytes : 0, at;
+    size_t values = m != NULL ? m->bytes : 0;
     size_t bytes =
         OARI_RPC_HEAD + strlen(head->name) + strlen(head->site) + 8 * arrays;
     int apart = bytes + values > OARI_RPC_EAGER;
-    oari_rpc_out *out;
 
-    bytes += apart ? 0 : values;
-    out = oari_alloc(1, sizeof *out + bytes);
-    if (out == NULL)
-        return NULL;
     head->flags |= apart ? OARI_RPC_APART : 0;
     head->arrays = (uint32_t)arrays;
     head->value_bytes = values;
     head->array_bytes = m != NULL ? m->array_bytes : 0;
-    at = oari_rpc_write_head(out->byte, head);
-    for (size_t i = 0; i < arrays; i++, at += 8)
-        oari_rpc_set_u64(out->byte + at, m->arrays.data[i].bytes);
-    if (!apart && values > 0)
-        memcpy(out->byte + at, m->values, values);
-    out->to = to;
-    out->message = m;
-    out->apart = apart;
-    out->bytes = bytes;
-    atomic_init(&out->parts_left, 1 + apart + (int)arrays);
+    return bytes + (apart ? 0 : values);
+}
+
+/* Writes the first part: head, table, and the values if there is room. */
+static void write_first(unsigned char *byte, const oari_rpc_head *head,
+                        const oar_rpc_message *m)
+{
+    size_t at = oari_rpc_write_head(byte, head);
+
+    for (size_t i = 0; i < head->arrays; i++, at += 8)
+        oari_rpc_set_u64(byte + at, m->arrays.data[i].bytes);
+    if ((head->flags & OARI_RPC_APART) == 0 && head->value_bytes > 0)
+        memcpy(byte + at, m->values, m->bytes);
+}
+
+static oari_rpc_out *write_out(int to, const oari_rpc_head *head,
+                               oar_rpc_message *m, size_t bytes)
+{
+    oari_rpc_out *out = oari_alloc_aligned(16, sizeof *out + bytes);
+
+    if (out == NULL)
+        return NULL;
+    *out = (oari_rpc_out){ .to = to,
+                           .message = m,
+                           .apart = (head->flags & OARI_RPC_APART) != 0,
+                           .bytes = bytes };
+    atomic_init(&out->parts_left, 1 + out->apart + (int)head->arrays);
+    write_first(out->byte, head, m);
     return out;
+}
+
+/* Takes the turn to send a message to a rank by its net; NULL: another thread
+ * has it, or nothing can be sent. */
+static oari_rpc_net *take_turn(oar_rpc *agent, int to, int life,
+                               uint64_t *sequence)
+{
+    oari_rpc_peer *peer = &agent->peer[to];
+    oari_rpc_net *net = NULL;
+
+    pthread_mutex_lock(&agent->lock);
+    if (!peer->sending && !peer->gone && !agent->closing &&
+        peer->life == life && peer->net != NULL) {
+        net = peer->net;
+        net->parts++;
+        peer->sending = 1;
+        *sequence = peer->sent + 1;
+    }
+    pthread_mutex_unlock(&agent->lock);
+    return net;
+}
+
+/* Sends a message that is a single part, without references, as an active one.
+ * Returns 0 if that cannot be done now; then it has no number. */
+static int push(oar_rpc *agent, int to, const oari_rpc_head *head,
+                const oar_rpc_message *m, size_t bytes)
+{
+    oari_rpc_peer *peer = &agent->peer[to];
+    unsigned char byte[PUSH_BYTES];
+    uint64_t sequence;
+    oari_rpc_net *net;
+    int sent, more;
+
+    if (bytes > PUSH_BYTES || head->arrays > 0 ||
+        (m != NULL && m->refs.count > 0) ||
+        (net = take_turn(agent, to, head->life, &sequence)) == NULL)
+        return 0;
+    write_first(byte, head, m);
+    oari_rpc_set_u64(byte + 8, sequence);
+    sent = oari_active_send(net->group, oari_rpc_rank_in(net, to), byte, bytes);
+    pthread_mutex_lock(&agent->lock);
+    peer->sending = 0;
+    if (sent && peer->net == net) {
+        peer->sent = sequence;
+        agent->stats.bytes_out += head->value_bytes;
+    }
+    if (--net->parts == 0 && net->closing)
+        pthread_cond_broadcast(&agent->changed);
+    more = peer->outgoing.first != NULL;
+    pthread_mutex_unlock(&agent->lock);
+    if (more)
+        flush(agent, to);
+    return sent;
 }
 
 oar_status oari_rpc_send(oar_rpc *agent, int to, oari_rpc_head *head,
                          oar_rpc_message *message)
 {
-    oari_rpc_out *out = write_out(to, head, message);
+    size_t bytes = complete_head(head, message);
+    oari_rpc_out *out;
     int keep;
 
+    if (push(agent, to, head, message, bytes)) {
+        oar_rpc_message_destroy(message);
+        return OAR_OK;
+    }
+    out = write_out(to, head, message, bytes);
     if (out == NULL) {
         oar_rpc_message_destroy(message);
         return OAR_E_NOMEM;

@@ -101,9 +101,9 @@ static void answer(oar_rpc_call *call, const char *name, const oar_error *error)
         peer->bytes_in -= call->bytes;
     }
     if (call->entry != NULL && --call->entry->users == 0)
-        pthread_cond_broadcast(&agent->changed);
+        oari_rpc_tell(agent);
     if (agent->serving.first == NULL)
-        pthread_cond_broadcast(&agent->changed);
+        oari_rpc_tell(agent);
     pthread_mutex_unlock(&agent->lock);
     if (call->rref != NULL)
         oari_rref_drop_handle(call->rref);
@@ -412,7 +412,7 @@ void oari_rpc_take_cancel(oar_rpc *agent, int from, uint64_t number)
     if (call != NULL) {
         atomic_store(&call->cancelled, 1);
         oari_rpc_cancel_children(agent, call);
-        pthread_cond_broadcast(&agent->changed); /* it may wait for credit */
+        oari_rpc_tell(agent); /* it may wait for credit */
     }
     pthread_mutex_unlock(&agent->lock);
     oari_rpc_send_cancels(agent);

@@ -118,7 +118,7 @@ void oari_rpc_take_part(oar_rpc *agent, int from, uint64_t number,
             s->part[(s->first + s->count) % s->room] = part;
             part = NULL;
             atomic_fetch_add(&s->count, 1);
-            pthread_cond_broadcast(&agent->changed);
+            oari_rpc_tell(agent);
         }
     }
     pthread_mutex_unlock(&agent->lock);
@@ -218,7 +218,7 @@ void oari_rpc_take_credit(oar_rpc *agent, int from, const oari_rpc_head *head)
         call->part_bytes_out >= head->reference) {
         call->parts_out -= (int)head->status;
         call->part_bytes_out -= head->reference;
-        pthread_cond_broadcast(&agent->changed);
+        oari_rpc_tell(agent);
     } else if (call != NULL) {
         agent->stats.refused++;
     }
@@ -268,7 +268,7 @@ static oar_status await_credit(oar_rpc_call *call)
                              "taken parts: register it as OAR_RPC_POOL",
                              call->from);
         OARI_TRY(oari_rpc_pool_block_begin(agent->pool));
-        if (!oari_rpc_wait_change(agent, call->deadline_ns))
+        if (!oari_rpc_drive_change(agent, call->deadline_ns))
             status = oari_about(call->from,
                                 oari_fail(OAR_E_TIMEOUT,
                                           "rpc_send_part: rank %d has not "
