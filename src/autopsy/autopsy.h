@@ -112,6 +112,8 @@ const oari_op_view *oari_member_newest(const oari_member *m);
 int oari_group_lacks(const oari_group_view *g, uint64_t number);
 /* Returns whether an operation is under way, or was when the group broke. */
 int oari_op_open(const oari_op_view *op);
+/* Returns whether it is a call of RPC. */
+int oari_op_is_call(const oari_op_view *op);
 /* Returns the nanoseconds since an operation was posted; of one that failed,
  * until then. */
 int64_t oari_op_waited(const oari_member *m, const oari_op_view *op);

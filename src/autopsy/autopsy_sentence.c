@@ -8,6 +8,8 @@
  *   rank 2 (host a, pid 7) has not called all_reduce #7 at x.c:3; it is
  *       running, and L; W
  *   rank 2 (host a, pid 7) has not matched recv #5 from rank 2 at x.c:3; ...
+ *   rank 2 (host a, pid 7) has not answered call #5 of "pull" on rank 2, at
+ *       x.c:3 (60.0 s at most); ...
  *   rank 2 (host a, pid 7) has not joined group "world"; ...
  *   rank 2 (host a, pid 7) is stopped before all_reduce #7 at x.c:3; L; W
  *   rank 2 (host a, pid 7) left the group before all_reduce #7 at ...; L; W
@@ -28,6 +30,8 @@
  *       ranks 0, 1 and 3 call all_reduce #7 (5 f32, sum) at x.c:3
  *   deadlock: rank 0 waits for rank 1 in recv #7 from rank 1 at x.c:3; rank 1
  *       waits for rank 0 in all_reduce #7 at x.c:8
+ *   deadlock: rank 0 waits for rank 1 in call #2 of "f" on rank 1, made by "f",
+ *       at x.c:3; rank 1 waits for rank 0 in call #1 of "f" on rank 0, ...
  *   all ranks of group "world" have called all_reduce #7 at x.c:3, which has
  *       been running for 31.0 s
  *   nothing is wrong: 4 ranks, none of them waiting
@@ -101,8 +105,9 @@ static void say_where(oari_text_line *to, const oari_wait *w)
 static void say_before(oari_text_line *to, const oari_wait *w)
 {
     oari_text_add(to, " before %s",
-                  w->op != NULL && w->op->kind >= OAR_COLL_SEND ? "matching "
-                                                                : "");
+                  w->op == NULL || w->op->kind < OAR_COLL_SEND ? ""
+                  : oari_op_is_call(w->op)                     ? "answering "
+                                                               : "matching ");
     say_where(to, w);
 }
 
@@ -112,8 +117,9 @@ static void say_undone(oari_text_line *to, const oari_wait *w)
     if (w->op == NULL)
         oari_text_add(to, "joined group \"%s\"", w->in->ring->group);
     else {
-        oari_text_add(to,
-                      w->op->kind >= OAR_COLL_SEND ? "matched " : "called ");
+        oari_text_add(to, oari_op_is_call(w->op)         ? "answered "
+                          : w->op->kind >= OAR_COLL_SEND ? "matched "
+                                                         : "called ");
         oari_text_add_op(to, w->in, w->member, w->op);
     }
 }

@@ -48,9 +48,12 @@ static oar_status add_op(oari_analysis *a, const oari_group_view *g,
         return oari_group_lacks(g, op->number) > 0 ? add_wait(a, &w) : OAR_OK;
     if (op->state == OAR_RECORD_FAILED && g->fault == NULL)
         return OAR_OK; /* its size was wrong; nothing waits */
+    if (oari_op_is_call(op) && op->root == m->rank)
+        return OAR_OK; /* of itself: it waits for what its function does */
     if (op->root >= 0 && op->root < g->ranks) {
         w.peer = &g->member[op->root];
-        if (has_match(w.peer, op, m->rank) && !oari_dump_gone(w.peer->dump))
+        if (!oari_op_is_call(op) && has_match(w.peer, op, m->rank) &&
+            !oari_dump_gone(w.peer->dump))
             return OAR_OK;
     } else
         for (int i = 0; i < g->ranks; i++)
@@ -111,7 +114,8 @@ int oari_wait_counts(const oari_wait *w)
 {
     if (w->op == NULL || w->op->kind < OAR_COLL_SEND)
         return 1;
-    return w->strict && w->peer != NULL && w->op->tag <= UINT32_MAX;
+    return w->strict && w->peer != NULL &&
+           (w->op->tag <= UINT32_MAX || oari_op_is_call(w->op));
 }
 
 const oari_wait *oari_waits_longest(const oari_analysis *a, int64_t older_ns,

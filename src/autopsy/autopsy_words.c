@@ -97,12 +97,43 @@ const char *oari_arrival_name(oari_arrival arrival)
     return name[arrival];
 }
 
+int oari_op_is_call(const oari_op_view *op)
+{
+    return op->kind == OAR_COLL_RECV && op->tag == (int64_t)OARI_CALL_TAG;
+}
+
+/* Adds `call #7 of "pull" on rank 2, made by "step", at x.c:3`. */
+static void add_call(oari_text_line *to, const oari_group_view *g,
+                     const oari_op_view *op, const oar_record *r)
+{
+    const char *by = strstr(r->label, OARI_CALL_BY);
+    int bytes = by != NULL ? (int)(by - r->label) : (int)strlen(r->label);
+    int world =
+        op->root >= 0 && op->root < g->ranks ? g->member[op->root].world : -1;
+
+    oari_text_add(to, "call #%" PRIu64 " of \"%.*s\" on rank %d", op->sequence,
+                  bytes, r->label, world >= 0 ? world : op->root);
+    if (by != NULL)
+        oari_text_add(to, ", made by \"%s\"", by + strlen(OARI_CALL_BY));
+    oari_text_add(to, ", at %s", r->site);
+    if (r->count > 0) {
+        char age[32];
+
+        oari_age_text((int64_t)r->count * 1000000, age);
+        oari_text_add(to, " (%s at most)", age);
+    }
+}
+
 /* A peer is named by its rank in the world, where that is known. */
 void oari_text_add_op(oari_text_line *to, const oari_group_view *g,
                       const oari_member *m, const oari_op_view *op)
 {
     oar_record r = oari_op_record(m, op);
 
+    if (oari_op_is_call(op)) {
+        add_call(to, g, op, &r);
+        return;
+    }
     oari_text_add(to, "%s #%" PRIu64, oar_coll_name(op->kind),
                   op->number != 0 ? op->number : op->sequence);
     if (op->kind >= OAR_COLL_SEND) {

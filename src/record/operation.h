@@ -20,6 +20,12 @@ typedef struct oari_operation {
     unsigned char is_object; /* the form in _bytes */
 } oari_operation;
 
+/* A call of RPC is recorded as a receive with this tag: its count is the time
+ * it has, in milliseconds (0: no end), and its label is the function's name,
+ * perhaps with OARI_CALL_BY and that of the function which makes the call. */
+#define OARI_CALL_TAG ((uint64_t)1 << 62)
+#define OARI_CALL_BY  " <- "
+
 /* The form of a call, beyond its kind: eight bits. */
 enum {
     OARI_FORM_PARTS = 1,      /* the form in _v */

@@ -182,6 +182,26 @@ static oar_status open_parts(oar_rpc *agent)
     return oari_worker_create(&timer, &agent->timer);
 }
 
+/* Gives the calls a place in the recorder, under a name that all ranks have. */
+static oar_status record_calls(oar_rpc *agent, oar_group *group)
+{
+    int *world = oari_alloc((size_t)agent->ranks, sizeof *world);
+    oar_status status = OAR_E_NOMEM;
+    char name[220];
+
+    if (agent->rejoin != NULL)
+        snprintf(name, sizeof name, "calls of %s", oari_rpc_rejoin_name(agent));
+    else
+        snprintf(name, sizeof name, "calls of %.150s",
+                 oar_group_name(agent->net->group));
+    for (int r = 0; world != NULL && r < agent->ranks; r++)
+        world[r] = group != NULL ? oar_group_to_world(group, r) : r;
+    if (world != NULL)
+        status = oari_rpc_record_open(agent, name, world);
+    oari_free(world);
+    return status;
+}
+
 static oar_status open_agent(oar_rpc *agent, oar_group *group,
                              const oar_rpc_opts *opts)
 {
@@ -201,6 +221,7 @@ static oar_status open_agent(oar_rpc *agent, oar_group *group,
     for (int r = 0; r < agent->ranks; r++)
         agent->peer[r].net = r != agent->rank ? net : NULL;
     agent->net = net;
+    OARI_TRY(record_calls(agent, group));
     OARI_TRY(oari_rpc_net_start(net));
     return oari_rpc_rejoin_start(agent);
 }
@@ -218,6 +239,7 @@ static oar_status open_again(oar_rpc *agent, int rank, const oar_rpc_opts *opts)
     OARI_TRY(oari_rpc_rejoin_open(agent));
     OARI_TRY(oari_rpc_come_back(agent, (int)given));
     OARI_TRY(open_parts(agent));
+    OARI_TRY(record_calls(agent, NULL));
     return oari_rpc_meet_all(agent);
 }
 
@@ -327,6 +349,7 @@ void oar_rpc_destroy(oar_rpc *rpc)
         oari_rpc_drop_incoming(&rpc->peer[r]);
     oari_rref_free_all(rpc);
     oari_rpc_free_functions(rpc);
+    oari_rpc_record_close(rpc);
     pthread_cond_destroy(&rpc->changed);
     pthread_mutex_destroy(&rpc->refs_lock);
     pthread_mutex_destroy(&rpc->lock);

@@ -226,6 +226,7 @@ typedef struct oari_rpc_pending {
     oari_link link;
     uint64_t number, bytes;
     int to, life;
+    uint64_t record; /* its number in the recorder */
     int64_t deadline_ns, began_ns;
     oar_future *future;   /* NULL: nobody waits for it */
     oar_rpc_call *parent; /* the call that it was made from, or NULL */
@@ -277,6 +278,8 @@ struct oar_rpc {
     oari_list notes; /* control messages to send */
     int sending_notes, refs_owned, refs_held;
     int refs_closed;                /* the pool takes no more jobs from here */
+    struct oari_recorder *recorder; /* of the calls of this rank */
+    uint64_t records;
     struct oari_rpc_rejoin *rejoin; /* NULL: no rank comes back */
     oar_rpc_stats stats;
 };
@@ -332,6 +335,8 @@ oar_status oari_rpc_rejoin_start(oar_rpc *agent);
 oar_status oari_rpc_come_back(oar_rpc *agent, int rank);
 /* Meets all that are there; blocks until then. */
 oar_status oari_rpc_meet_all(oar_rpc *agent);
+/* The name that ranks come back under. */
+const char *oari_rpc_rejoin_name(const oar_rpc *agent);
 /* Looks for no more. */
 void oari_rpc_rejoin_close(oar_rpc *agent);
 /* Looks for ranks that are gone now; with the lock. */
@@ -339,6 +344,16 @@ void oari_rpc_await_arrivals(oar_rpc *agent);
 /* Lets a rank that has come back be called; with the lock, by the thread that
  * pumps. Returns 0 if there is none. */
 int oari_rpc_take_arrival(oar_rpc *agent);
+
+/* rpc_record.c: calls in the flight recorder. world: the ranks in the world, by
+ * rank; NULL: this is the world. The others with the lock. */
+oar_status oari_rpc_record_open(oar_rpc *agent, const char *name,
+                                const int *world);
+void oari_rpc_record_close(oar_rpc *agent);
+void oari_rpc_record_begin(oar_rpc *agent, oari_rpc_pending *p,
+                           const char *file, int line);
+void oari_rpc_record_wait(oar_rpc *agent, const oar_future *future, int waits);
+void oari_rpc_record_end(oar_rpc *agent, const oari_rpc_pending *p, int failed);
 
 /* rpc_send.c */
 /* Sends a message; takes message (may be NULL). Its head's number, sizes and

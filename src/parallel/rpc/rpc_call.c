@@ -210,6 +210,7 @@ static oar_status begin_call(const char *file, int line, oar_rpc *agent, int to,
             p->number = ++agent->next_call;
             oari_rpc_add_pending(agent, p);
             agent->stats.calls++;
+            oari_rpc_record_begin(agent, p, file, line);
             watch_deadline(agent, p->deadline_ns);
             sent = *p; /* which is gone as soon as its rank is */
         }

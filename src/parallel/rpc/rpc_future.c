@@ -77,6 +77,17 @@ static int has_done(void *arg)
     return find_done(w->count, w->future) >= 0;
 }
 
+/* Notes in the recorder whether a thread waits for one call. */
+static void note_wait(oar_rpc *agent, int count, oar_future *const *future,
+                      int waits)
+{
+    if (count != 1)
+        return;
+    pthread_mutex_lock(&agent->lock);
+    oari_rpc_record_wait(agent, future[0], waits);
+    pthread_mutex_unlock(&agent->lock);
+}
+
 oar_status oari_future_await(oar_rpc *agent, int count,
                              oar_future *const *future, int *index)
 {
@@ -90,8 +101,11 @@ oar_status oari_future_await(oar_rpc *agent, int count,
         return oari_fail(OAR_E_STATE, "an inline function cannot wait for a "
                                       "call: register it as OAR_RPC_POOL");
     OARI_TRY(oari_rpc_pool_block_begin(agent->pool));
+    note_wait(agent, count, future, 1);
     oari_rpc_wait(agent, has_done, &w, OARI_NEVER);
     *index = find_done(count, future);
+    if (future[0] != NULL && future[0]->stream != NULL)
+        note_wait(agent, count, future, 0); /* of the others it is the end */
     oari_rpc_pool_block_end(agent->pool);
     return OAR_OK;
 }

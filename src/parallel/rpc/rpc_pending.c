@@ -77,6 +77,8 @@ void oari_rpc_finish(oari_rpc_pending *p, const oar_error *error,
     oar_future *future = p->future;
 
     p->future = NULL;
+    if (future != NULL)
+        oari_rpc_record_end(future->agent, p, error != NULL);
     if (future == NULL) {
         oar_rpc_message_destroy(reply);
         return;

@@ -474,6 +474,11 @@ oar_status oari_rpc_rejoin_start(oar_rpc *agent)
     return agent->rejoin != NULL ? start_watcher(agent, 0) : OAR_OK;
 }
 
+const char *oari_rpc_rejoin_name(const oar_rpc *agent)
+{
+    return agent->rejoin->name;
+}
+
 void oari_rpc_rejoin_close(oar_rpc *agent)
 {
     oari_rpc_rejoin *j = agent->rejoin;
