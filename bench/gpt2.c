@@ -136,8 +136,7 @@ static oar_status take_step(run *r, int64_t step, int reads, double *loss)
 {
     oar_step_opts o = oar_step_opts_init();
     int at = (int)(step % TOKEN_BATCHES);
-    oar_tensor *logits = oar_forward(r->tape, r->gpt, r->x[at]);
-    oar_tensor *l = oar_cross_entropy(r->tape, logits, r->y[at]);
+    oar_tensor *l = oar_gpt_loss(r->tape, r->gpt, r->x[at], r->y[at], NULL);
 
     if (l == NULL)
         return oar_last_error()->status;

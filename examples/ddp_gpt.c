@@ -47,12 +47,14 @@ typedef struct settings {
     const char *checkpoint; /* folder of generations, or NULL */
     int64_t every;          /* so many steps the run is saved there */
     int resume;
+    const char *device;  /* "cuda"; NULL: the cpu */
     int64_t die_in_save; /* of this step: the last rank is killed; 0: never */
 } settings;
 
 /* Everything that a run holds. */
 typedef struct run {
     settings set;
+    oar_device device;
     oar_group *world;
     char *text;
     int64_t bytes;
@@ -246,6 +248,8 @@ static oar_status make_network(run *r)
                      .seed = s->seed),
             &r->gpt));
     oar_module_train(r->gpt, 1);
+    if (r->device.kind != OAR_CPU)
+        TRY(oar_module_to(r->gpt, r->device));
     r->network = oar_module_retain(r->gpt);
     if (oar_group_size(r->world) == 1)
         return OAR_OK;
@@ -328,6 +332,8 @@ static oar_status save(run *r)
 
 static oar_status set_up(run *r)
 {
+    if (r->set.device != NULL)
+        TRY(oar_device_parse(r->set.device, &r->device));
     TRY(share_text(r));
     TRY(make_tokens(r));
     TRY(make_data(r));
@@ -375,6 +381,8 @@ static oar_status train_step(run *r, double rate, double *loss)
     oar_tensor *field[2], *logits, *value;
 
     TRY(next_batch(r, field));
+    for (int i = 0; i < 2 && r->device.kind != OAR_CPU; i++)
+        field[i] = oar_to(r->tape, field[i], r->device);
     logits = oar_forward(r->tape, r->network, field[0]);
     value = oar_cross_entropy(r->tape, logits,
                               oar_reshape(r->tape, field[1], OAR_SHAPE(-1)));
@@ -465,7 +473,9 @@ static oar_status write_one(run *r, int64_t *token, int64_t count,
     int64_t seen = count < r->set.context ? count : r->set.context;
     oar_tensor *x = oar_from_data(r->tape, OAR_I64, OAR_SHAPE(1, seen),
                                   token + count - seen);
-    oar_tensor *logits = oar_forward(r->tape, r->gpt, x);
+    oar_tensor *there =
+        r->device.kind != OAR_CPU ? oar_to(r->tape, x, r->device) : x;
+    oar_tensor *logits = oar_forward(r->tape, r->gpt, there);
     float *row = malloc((size_t)kinds * sizeof *row);
     oar_status status = OAR_E_NOMEM;
 
@@ -533,6 +543,7 @@ static const char usage[] =
     "  --steps N            how many; --batch N rows each, of all ranks\n"
     "                       together, each of --context N tokens\n"
     "  --width N --layers N --heads N --lr X --seed N\n"
+    "  --device cuda        trains on a GPU (one rank)\n"
     "  --from DIR           starts from a GPT-2 of Hugging Face, with its\n"
     "                       vocab.json and merges.txt, instead of a new "
     "network\n"
@@ -543,7 +554,7 @@ static const char usage[] =
 /* Returns 0 if the arguments make no sense. */
 static int read_settings(int argc, char **argv, settings *s)
 {
-    enum { NUMBERS = 8, LR = NUMBERS, SEED, FROM, CHECKPOINT, RESUME };
+    enum { NUMBERS = 8, LR = NUMBERS, SEED, FROM, CHECKPOINT, DEVICE, RESUME };
     static const struct option option[] = {
         { "steps", 1, NULL, 0 },       { "batch", 1, NULL, 1 },
         { "context", 1, NULL, 2 },     { "width", 1, NULL, 3 },
@@ -551,7 +562,8 @@ static int read_settings(int argc, char **argv, settings *s)
         { "every", 1, NULL, 6 },       { "die-in-save", 1, NULL, 7 },
         { "lr", 1, NULL, LR },         { "seed", 1, NULL, SEED },
         { "from", 1, NULL, FROM },     { "checkpoint", 1, NULL, CHECKPOINT },
-        { "resume", 0, NULL, RESUME }, { NULL, 0, NULL, 0 },
+        { "device", 1, NULL, DEVICE }, { "resume", 0, NULL, RESUME },
+        { NULL, 0, NULL, 0 },
     };
     int64_t *const number[NUMBERS] = { &s->steps, &s->batch,      &s->context,
                                        &s->width, &s->layers,     &s->heads,
@@ -569,6 +581,8 @@ static int read_settings(int argc, char **argv, settings *s)
             s->from = optarg;
         else if (which == CHECKPOINT)
             s->checkpoint = optarg;
+        else if (which == DEVICE)
+            s->device = optarg;
         else if (which == RESUME)
             s->resume = 1;
         else if (which > RESUME)

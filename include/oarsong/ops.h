@@ -396,6 +396,12 @@ OAR_API oar_tensor *oar_rotary(oar_tape *tape, oar_tensor *x, int64_t first,
 OAR_API oar_tensor *oar_layer_norm(oar_tape *tape, oar_tensor *x,
                                    oar_tensor *weight, oar_tensor *bias,
                                    double eps);
+/* The layer norm of a + b, in one pass over memory where the device can. *sum
+ * gets a + b; NULL: nobody asks. */
+OAR_API oar_tensor *oar_add_layer_norm(oar_tape *tape, oar_tensor *a,
+                                       oar_tensor *b, oar_tensor *weight,
+                                       oar_tensor *bias, double eps,
+                                       oar_tensor **sum);
 OAR_API oar_tensor *oar_rms_norm(oar_tape *tape, oar_tensor *x,
                                  oar_tensor *weight, double eps);
 
@@ -497,6 +503,15 @@ OAR_API oar_tensor *oar_cross_entropy(oar_tape *tape, oar_tensor *logits,
 OAR_API oar_tensor *oar_cross_entropy_with(oar_tape *tape, oar_tensor *logits,
                                            oar_tensor *target,
                                            const oar_cross_entropy_opts *opts);
+
+/* The cross entropy of oar_linear(x, weight) without a bias: x [rows, width],
+ * weight [classes, width], target [rows]. Never has the logits of all rows in
+ * memory, and computes the gradients of x and weight with the loss, where they
+ * are wanted. A mean or a sum, without weights of classes. */
+OAR_API oar_tensor *
+oar_linear_cross_entropy(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
+                         oar_tensor *target,
+                         const oar_cross_entropy_opts *opts);
 
 /* Cross entropy of logits of which each caller has some of the classes: rows
  * [rows, classes from `first` on]. Both functions are given numbers of this

@@ -1126,6 +1126,7 @@ class oar_pipeline_opts(Structure):
         ("equal", c_int),
         ("timeout_ms", c_int64),
         ("dynamic", c_int),
+        ("most_bytes", c_uint64),
     ]
 
 
@@ -1301,6 +1302,10 @@ class oar_rpc_opts(Structure):
         ("window_bytes", c_size_t),
         ("message_bytes", c_size_t),
         ("stream_bytes", c_size_t),
+        ("functions", c_void_p),
+        ("function_count", c_int),
+        ("rejoin", c_char_p),
+        ("store", c_void_p),
     ]
 
 
@@ -1534,6 +1539,15 @@ class oar_stall(Structure):
     ]
 
 
+class oar_step_opts(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("clip", c_double),
+        ("scaler", c_void_p),
+        ("norm", c_void_p),
+    ]
+
+
 class oar_tokens_opts(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -1597,6 +1611,8 @@ FUNCTIONS = {
     "oar_adaptive_avg_pool2d": (c_void_p, c_void_p, c_void_p, c_int, c_int,),
     "oar_adaptive_avg_pool2d_create": (c_int, c_int, c_int, c_void_p,),
     "oar_add": (c_void_p, c_void_p, c_void_p, c_void_p,),
+    "oar_add_layer_norm": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p,
+        c_void_p, c_double, c_void_p,),
     "oar_algorithm_name": (c_char_p, c_int, c_void_p,),
     "oar_all_gather_bytes_at": (c_int, c_char_p, c_int, c_void_p, c_void_p,
         c_size_t, c_void_p, c_void_p, c_void_p, c_void_p,),
@@ -2046,6 +2062,8 @@ FUNCTIONS = {
     "oar_gpt_describe": (c_int, c_void_p, c_void_p,),
     "oar_gpt_from_hf": (c_int, c_char_p, c_int, c_void_p, c_void_p,),
     "oar_gpt_from_llmc": (c_int, c_char_p, c_int, c_int, c_void_p, c_void_p,),
+    "oar_gpt_loss": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p,
+        c_void_p,),
     "oar_gpt_stage_create": (c_int, c_void_p, c_int, c_int, c_void_p,),
     "oar_gpt_to_hf": (c_int, c_void_p, c_char_p,),
     "oar_gpt_to_llmc": (c_int, c_void_p, c_char_p,),
@@ -2113,6 +2131,8 @@ FUNCTIONS = {
     "oar_linear": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p,),
     "oar_linear_create": (c_int, c_int64, c_int64, c_uint64, c_void_p,
         c_void_p,),
+    "oar_linear_cross_entropy": (c_void_p, c_void_p, c_void_p, c_void_p,
+        c_void_p, c_void_p,),
     "oar_loader_batches": (c_int64, c_void_p,),
     "oar_loader_create": (c_int, c_void_p, c_void_p, c_void_p,),
     "oar_loader_dataset": (c_void_p, c_void_p,),
@@ -2178,6 +2198,7 @@ FUNCTIONS = {
     "oar_module_buffer": (c_void_p, c_void_p, c_int,),
     "oar_module_buffer_name": (c_int, c_void_p, c_int, c_char_p, c_size_t,),
     "oar_module_buffers": (c_int, c_void_p,),
+    "oar_module_cast": (c_int, c_void_p, c_int, c_int,),
     "oar_module_child": (c_void_p, c_void_p, c_int,),
     "oar_module_child_name": (c_char_p, c_void_p, c_int,),
     "oar_module_children": (c_int, c_void_p,),
@@ -2202,6 +2223,7 @@ FUNCTIONS = {
     "oar_module_replace_param": (c_int, c_void_p, c_char_p, c_void_p,),
     "oar_module_retain": (c_void_p, c_void_p,),
     "oar_module_self": (c_void_p, c_void_p,),
+    "oar_module_to": (c_int, c_void_p, oar_device,),
     "oar_module_train": (None, c_void_p, c_int,),
     "oar_module_training": (c_int, c_void_p,),
     "oar_monitored_barrier_at": (c_int, c_char_p, c_int, c_void_p, c_void_p,),
@@ -2248,6 +2270,7 @@ FUNCTIONS = {
     "oar_optim_state": (c_void_p, c_void_p, c_int, c_int,),
     "oar_optim_state_name": (c_char_p, c_void_p, c_int,),
     "oar_optim_step": (c_int, c_void_p,),
+    "oar_optim_step_with": (c_int, c_void_p, c_void_p,),
     "oar_optim_steps": (c_int64, c_void_p,),
     "oar_optim_zero_grad": (None, c_void_p,),
     "oar_opts_init": (None, c_void_p, c_size_t,),
@@ -2312,6 +2335,7 @@ FUNCTIONS = {
     "oar_rpc_args": (c_void_p, c_void_p,),
     "oar_rpc_async_at": (c_int, c_char_p, c_int, c_void_p, c_int, c_char_p,
         c_void_p, c_void_p, c_void_p,),
+    "oar_rpc_await": (c_int, c_void_p, c_int, c_int64,),
     "oar_rpc_caller": (c_int, c_void_p,),
     "oar_rpc_cancelled": (c_int, c_void_p,),
     "oar_rpc_create_at": (c_int, c_char_p, c_int, c_void_p, c_void_p,
@@ -2326,6 +2350,7 @@ FUNCTIONS = {
     "oar_rpc_get_span": (c_int, c_void_p, c_void_p,),
     "oar_rpc_get_tensor": (c_int, c_void_p, c_void_p,),
     "oar_rpc_get_text": (c_int, c_void_p, c_void_p,),
+    "oar_rpc_incarnation": (c_int, c_void_p, c_int,),
     "oar_rpc_keep": (c_int, c_void_p,),
     "oar_rpc_left_ms": (c_int64, c_void_p,),
     "oar_rpc_message_bytes": (c_size_t, c_void_p,),
@@ -2344,6 +2369,7 @@ FUNCTIONS = {
     "oar_rpc_rank": (c_int, c_void_p,),
     "oar_rpc_read_stats": (c_int, c_void_p, c_void_p,),
     "oar_rpc_register": (c_int, c_void_p, c_void_p,),
+    "oar_rpc_rejoin": (c_int, c_int, c_void_p, c_void_p,),
     "oar_rpc_remote_at": (c_int, c_char_p, c_int, c_void_p, c_int, c_char_p,
         c_void_p, c_void_p, c_void_p,),
     "oar_rpc_reply": (c_void_p, c_void_p,),
@@ -2518,6 +2544,7 @@ FUNCTIONS = {
     "oar_store_create_tcp": (c_int, c_char_p, c_int64, c_void_p,),
     "oar_store_delete": (c_int, c_void_p, c_char_p,),
     "oar_store_destroy": (None, c_void_p,),
+    "oar_store_from_env": (c_int, c_void_p,),
     "oar_store_get": (c_int, c_void_p, c_char_p, c_int64, c_void_p,
         c_void_p,),
     "oar_store_list": (c_int, c_void_p, c_char_p, c_void_p, c_void_p,),
@@ -2741,7 +2768,7 @@ SIZES = {
     "oar_optim_entry": 56,
     "oar_part_place": 80,
     "oar_pipeline_batch": 64,
-    "oar_pipeline_opts": 48,
+    "oar_pipeline_opts": 56,
     "oar_pipeline_result": 32,
     "oar_pipeline_stats": 88,
     "oar_place": 160,
@@ -2757,7 +2784,7 @@ SIZES = {
     "oar_rename": 24,
     "oar_rpc_call_opts": 48,
     "oar_rpc_function": 56,
-    "oar_rpc_opts": 64,
+    "oar_rpc_opts": 96,
     "oar_rpc_stats": 120,
     "oar_safetensors_entry": 120,
     "oar_safetensors_opts": 24,
@@ -2779,6 +2806,7 @@ SIZES = {
     "oar_stage": 64,
     "oar_stage_input": 8,
     "oar_stall": 880,
+    "oar_step_opts": 32,
     "oar_tokens_opts": 24,
     "oar_tp_opts": 16,
     "oar_tp_rule": 16,

@@ -361,6 +361,50 @@ static const oar_module_class stage_class = { .size = sizeof stage_class,
                                               .self_size = sizeof(gpt),
                                               .forward = gpt_forward };
 
+/* What the head is given, as rows. */
+static oar_tensor *before_head(oar_tape *tape, const gpt *g,
+                               const gpt_children *c, oar_tensor *tokens)
+{
+    oar_tensor *x = embed(tape, g, c, tokens);
+
+    if (x != NULL && c->blocks != NULL)
+        x = oar_forward(tape, c->blocks, x);
+    if (x != NULL)
+        x = oar_forward(tape, c->norm, x);
+    return x != NULL ? oar_reshape(tape, x, OAR_SHAPE(-1, g->opts.width))
+                     : NULL;
+}
+
+oar_tensor *oar_gpt_loss(oar_tape *tape, oar_module *module, oar_tensor *tokens,
+                         oar_tensor *target, const oar_cross_entropy_opts *opts)
+{
+    oar_cross_entropy_opts o;
+    const gpt *g;
+    gpt_children c;
+    oar_tensor *x;
+
+    if (tape == NULL || tokens == NULL || target == NULL ||
+        !oar_module_is(module, &gpt_class)) {
+        oari_fail(OAR_E_ARG, "gpt_loss without a tape, a model of "
+                             "oar_gpt_create, tokens or targets");
+        return NULL;
+    }
+    if (oari_opts_read(&o, sizeof o, opts) != OAR_OK)
+        return NULL;
+    g = oar_module_self(module);
+    c = children_of(module, g);
+    if (o.weight != NULL || o.reduction == OAR_LOSS_NONE ||
+        (c.head != NULL && oari_layer_is_open(c.head)))
+        return oar_cross_entropy_with(tape, oar_forward(tape, module, tokens),
+                                      target, opts);
+    x = before_head(tape, g, &c, tokens);
+    if (x == NULL)
+        return NULL;
+    return oar_linear_cross_entropy(
+        tape, x, oar_module_param(c.head != NULL ? c.head : c.tok, 0), target,
+        opts);
+}
+
 static oar_status check_opts(const oar_gpt_opts *o)
 {
     const int64_t limit = INT64_C(1) << 61; /* four times it is no number */

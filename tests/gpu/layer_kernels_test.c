@@ -161,6 +161,16 @@ static oar_tensor *rms_norm(oar_tape *tape, oar_tensor *const *in)
     return oar_rms_norm(tape, in[0], in[1], 1e-5);
 }
 
+/* Both results reach the one that is looked at. */
+static oar_tensor *add_layer_norm(oar_tape *tape, oar_tensor *const *in)
+{
+    oar_tensor *sum = NULL;
+    oar_tensor *out =
+        oar_add_layer_norm(tape, in[0], in[1], in[2], NULL, 1e-5, &sum);
+
+    return oar_add(tape, out, sum);
+}
+
 static oar_tensor *softmax(oar_tape *tape, oar_tensor *const *in)
 {
     return oar_softmax(tape, in[0]);
@@ -184,6 +194,9 @@ static int norms_agree(test_job *c, int rank, void *arg)
         { "layer norm of one row",
           layer_norm,
           { OAR_SHAPE(1, 513), OAR_SHAPE(513), OAR_SHAPE(513) } },
+        { "a sum and its layer norm",
+          add_layer_norm,
+          { OAR_SHAPE(19, 16), OAR_SHAPE(19, 16), OAR_SHAPE(16) } },
         { "rms norm", rms_norm, { OAR_SHAPE(11, 32), OAR_SHAPE(32) } },
         { "rms norm of odd rows", rms_norm, { OAR_SHAPE(5, 3), OAR_SHAPE(3) } },
     };

@@ -189,3 +189,116 @@ oar_tensor *oar_rms_norm(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
 {
     return norm(tape, &rms_norm_op, x, weight, NULL, eps);
 }
+
+/* ---- with a sum before it ------------------------------------------------ */
+
+static oar_status sum_back(oari_node *node, int i, const oari_array *to,
+                           int add)
+{
+    oari_array grad = oari_array_of(node->grad);
+
+    return OARI_KERNEL(to, scale, to, add, &grad, 1);
+}
+
+static const oari_op_class sum_op = { .name = "add",
+                                      .backward = sum_back,
+                                      .reads = { OARI_READS_NONE,
+                                                 OARI_READS_NONE },
+                                      .passes = 1 };
+
+/* Returns whether one kernel computes both: rows without gaps, on a GPU. */
+static int is_one_pass(const oar_tensor *a, const oar_tensor *b,
+                       const oar_tensor *weight, const oar_tensor *bias)
+{
+    return oari_device_of(a).kind == OAR_CUDA && a->dtype == b->dtype &&
+           oari_shape_equal(a->at.shape, b->at.shape) &&
+           oari_layout_is_rows(&a->at) && oari_layout_is_rows(&b->at) &&
+           (weight == NULL || oari_layout_is_rows(&weight->at)) &&
+           (bias == NULL || oari_layout_is_rows(&bias->at));
+}
+
+/* What both operations make. */
+typedef struct both {
+    oar_tensor *sum;
+    made norm;
+} both;
+
+static oar_status make_both(oari_pool *pool, const oar_tensor *a, both *m)
+{
+    oar_device device = oari_device_of(a);
+    oar_shape rows = OAR_SHAPE(oari_rows_of(a->at.shape).count);
+    oar_dtype work = oari_work_dtype(a->dtype);
+
+    m->sum = oari_tensor_make_on(pool, device, a->dtype, a->at.shape);
+    m->norm.out = oari_tensor_make_on(pool, device, a->dtype, a->at.shape);
+    m->norm.mean = oari_tensor_make_on(pool, device, work, rows);
+    m->norm.rstd = oari_tensor_make_on(pool, device, work, rows);
+    return m->sum != NULL && m->norm.out != NULL && m->norm.mean != NULL &&
+                   m->norm.rstd != NULL
+               ? OAR_OK
+               : OAR_E_NOMEM;
+}
+
+static oar_status compute_both(const both *m, const oar_tensor *a,
+                               const oar_tensor *b, const oar_tensor *weight,
+                               const oar_tensor *bias, double eps)
+{
+    oari_array sum = oari_array_of(m->sum), to = oari_array_of(m->norm.out);
+    oari_array mean = oari_array_of(m->norm.mean);
+    oari_array rstd = oari_array_of(m->norm.rstd);
+    oari_array x = oari_array_of(a), more = oari_array_of(b), w, bs;
+
+    return oari_cuda_add_layer_norm(&sum, &to, &mean, &rstd, &x, &more,
+                                    tensor_or_null(weight, &w),
+                                    tensor_or_null(bias, &bs), eps);
+}
+
+/* In one pass. Gives a reference to the sum, or the tape's. */
+static oar_tensor *add_and_norm(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                                oar_tensor *weight, oar_tensor *bias,
+                                double eps, oar_tensor **sum)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    both m = { .sum = NULL };
+    oar_status status = make_both(pool, a, &m);
+
+    if (status == OAR_OK)
+        status = compute_both(&m, a, b, weight, bias, eps);
+    *sum = oari_emit(
+        tape, oari_settle(pool, m.sum, status),
+        &(oari_node_record){ .op = &sum_op, .inputs = 2, .input = { a, b } });
+    m.norm.out = oari_emit(
+        tape,
+        oari_settle(pool, m.norm.out, *sum != NULL ? status : OAR_E_NOMEM),
+        &(oari_node_record){
+            .op = &layer_norm_op,
+            .inputs = 3,
+            .input = { *sum, weight, bias },
+            .saved = { *sum, weight, bias, m.norm.mean, m.norm.rstd } });
+    oari_tensor_drop(pool, m.norm.mean);
+    oari_tensor_drop(pool, m.norm.rstd);
+    return m.norm.out;
+}
+
+oar_tensor *oar_add_layer_norm(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                               oar_tensor *weight, oar_tensor *bias, double eps,
+                               oar_tensor **sum)
+{
+    oar_tensor *both_sum, *out;
+
+    if (oari_check_inputs("add_layer_norm", tape, 2,
+                          (oar_tensor *[]){ a, b }) != OAR_OK ||
+        check_norm("add_layer_norm", tape, a, weight, bias) != OAR_OK)
+        return NULL;
+    if (is_one_pass(a, b, weight, bias)) {
+        out = add_and_norm(tape, a, b, weight, bias, eps, &both_sum);
+    } else {
+        both_sum = oar_add(tape, a, b);
+        out = oar_layer_norm(tape, both_sum, weight, bias, eps);
+    }
+    if (out != NULL && sum != NULL)
+        *sum = both_sum;
+    else if (tape == NULL)
+        oar_tensor_release(both_sum);
+    return out;
+}

@@ -90,7 +90,8 @@ OARI_KERNELS(oari_dropout, drop, oari_dropout_job)
 /* ---- rotary -------------------------------------------------------------- */
 
 /* In f64, as the host does. */
-extern "C" __global__ void oari_rotary_angles(oari_angles_job job)
+extern "C" __global__ void
+oari_rotary_angles(const __grid_constant__ oari_angles_job job)
 {
     const int64_t half = job.d / 2;
     int64_t step = (int64_t)gridDim.x * blockDim.x;

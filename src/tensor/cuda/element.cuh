@@ -230,22 +230,26 @@ DEVICE double log1p_of(double x)
 }
 
 /* Defines four kernels, NAME_f32 and so on, of function<T>(job). */
-#define OARI_KERNELS(name, function, job_type)           \
-    extern "C" __global__ void name##_f32(job_type job)  \
-    {                                                    \
-        function<float>(job);                            \
-    }                                                    \
-    extern "C" __global__ void name##_f64(job_type job)  \
-    {                                                    \
-        function<double>(job);                           \
-    }                                                    \
-    extern "C" __global__ void name##_f16(job_type job)  \
-    {                                                    \
-        function<f16>(job);                              \
-    }                                                    \
-    extern "C" __global__ void name##_bf16(job_type job) \
-    {                                                    \
-        function<bf16>(job);                             \
+#define OARI_KERNELS(name, function, job_type) \
+    extern "C" __global__ void name##_f32(     \
+        const __grid_constant__ job_type job)  \
+    {                                          \
+        function<float>(job);                  \
+    }                                          \
+    extern "C" __global__ void name##_f64(     \
+        const __grid_constant__ job_type job)  \
+    {                                          \
+        function<double>(job);                 \
+    }                                          \
+    extern "C" __global__ void name##_f16(     \
+        const __grid_constant__ job_type job)  \
+    {                                          \
+        function<f16>(job);                    \
+    }                                          \
+    extern "C" __global__ void name##_bf16(    \
+        const __grid_constant__ job_type job)  \
+    {                                          \
+        function<bf16>(job);                   \
     }
 
 #endif

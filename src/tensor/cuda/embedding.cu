@@ -23,7 +23,8 @@ DEVICE void copy_row(char *to, const char *from, int64_t bytes)
     }
 }
 
-extern "C" __global__ void oari_pick_rows(oari_pick_job job)
+extern "C" __global__ void
+oari_pick_rows(const __grid_constant__ oari_pick_job job)
 {
     int64_t pick =
         (int64_t)blockIdx.x * OARI_PICK_WARPS + (int64_t)(threadIdx.x / WARP);
@@ -55,7 +56,8 @@ extern "C" __global__ void oari_pick_rows(oari_pick_job job)
     }
 }
 
-extern "C" __global__ void oari_positions(oari_positions_job job)
+extern "C" __global__ void
+oari_positions(const __grid_constant__ oari_positions_job job)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
 
@@ -82,7 +84,8 @@ DEVICE int digit_of(const oari_sort_job &job, uint32_t key)
 }
 
 /* How many of each digit each block has. */
-extern "C" __global__ void oari_sort_count(oari_sort_job job)
+extern "C" __global__ void
+oari_sort_count(const __grid_constant__ oari_sort_job job)
 {
     __shared__ unsigned count[OARI_SORT_DIGITS];
     int64_t first = (int64_t)blockIdx.x * OARI_SORT_SHARE;
@@ -99,7 +102,8 @@ extern "C" __global__ void oari_sort_count(oari_sort_job job)
 }
 
 /* One block; thread d has digit d: counts become first places. */
-extern "C" __global__ void oari_sort_scan(oari_sort_job job)
+extern "C" __global__ void
+oari_sort_scan(const __grid_constant__ oari_sort_job job)
 {
     __shared__ unsigned total[OARI_SORT_DIGITS];
     uint32_t *mine = job.count + (int64_t)threadIdx.x * job.blocks;
@@ -137,7 +141,8 @@ DEVICE unsigned equals_of(int digit)
 }
 
 /* Moves each element to its place: 256 at a time, in order. */
-extern "C" __global__ void oari_sort_move(oari_sort_job job)
+extern "C" __global__ void
+oari_sort_move(const __grid_constant__ oari_sort_job job)
 {
     __shared__ unsigned next[OARI_SORT_DIGITS];
     __shared__ unsigned found[SORT_WARPS][OARI_SORT_DIGITS];

@@ -142,7 +142,8 @@ template <class T> DEVICE void step_numbers(const oari_step_job &job)
 
 OARI_KERNELS(oari_step, step_numbers, oari_step_job)
 
-extern "C" __global__ void oari_step_put_factors(oari_step_factors_job job)
+extern "C" __global__ void
+oari_step_put_factors(const __grid_constant__ oari_step_factors_job job)
 {
     if (threadIdx.x == 0)
         *job.to = job.factors;
@@ -191,7 +192,7 @@ template <class T> DEVICE void scale_numbers(const oari_step_job &job)
 OARI_KERNELS(oari_scale_grads, scale_numbers, oari_step_job)
 
 /* Where the norm is not finite the gradients stay as they are. */
-extern "C" __global__ void oari_clip(oari_clip_job job)
+extern "C" __global__ void oari_clip(const __grid_constant__ oari_clip_job job)
 {
     const double guard = 1e-6; /* as optim/clip.c */
     OARI_SHARED_MEMORY(double, room);
