@@ -149,7 +149,8 @@ typedef struct oar_pipeline_batch {
     oar_tensor *const *target;
     const int64_t *rows;  /* of each micro-batch, at least 1; NULL: see above */
     const double *weight; /* of each micro-batch: its tokens, say; NULL: its
-                             rows, or 1 if they are `equal` */
+                             rows, or 1 if they are `equal`. With 0 a loss that
+                             is no number (the mean of no tokens) is fine */
     double scale;         /* of the loss, for half types (oar_scaler); 0: 1 */
     int apart;            /* of a dynamic pipeline: each micro-batch has tensors
                              of its own, of any shapes; number i of micro-batch

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline_run: runs the actions of a row, one after the other. */
+#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -255,6 +256,8 @@ static oar_status find_roots(oar_pipeline *p, oari_pipe_stage *s,
                              oar_tensor **seed, int *roots)
 {
     *roots = 0;
+    if (s->last && p->weight[micro] == 0 && !isfinite(p->loss[micro]))
+        return OAR_OK; /* the mean over no tokens: 0 times it is no number */
     if (s->last) {
         OARI_TRY(make_seed(p, f, micro));
         root[0] = f->loss;
@@ -277,7 +280,7 @@ static oar_status find_roots(oar_pipeline *p, oari_pipe_stage *s,
 
 /* An input that backward did not reach has a gradient of zeros. */
 static oar_status complete_gradients(oar_pipeline *p, oari_pipe_stage *s,
-                                     oari_flight *f, int micro)
+                                     oari_flight *f, int micro, int roots)
 {
     for (int i = 0; s->index > 0 && i < s->given.inputs; i++) {
         const oari_flow_spec *spec = oari_input_spec(p, micro, s->index, i);
@@ -285,12 +288,12 @@ static oar_status complete_gradients(oar_pipeline *p, oari_pipe_stage *s,
             continue;
         memset(oar_storage_data(oari_grads_of(s, micro)->grad[i]), 0,
                oari_spec_bytes(spec));
-        if (!s->warned)
+        if (!s->warned && roots > 0)
             oari_log(OAR_LOG_WARN,
                      "pipeline: the results of stage %d do not depend on its "
                      "input %d: zeros are sent back",
                      s->index, i);
-        s->warned = 1;
+        s->warned |= roots > 0;
     }
     return OAR_OK;
 }
@@ -307,7 +310,7 @@ static oar_status compute_backward(oar_pipeline *p, oari_pipe_stage *s,
     if (roots > 0 && a->act == OAR_ACT_I)
         OARI_TRY(oar_backward_inputs(f->tape, roots, root, seed));
     f->halved = roots > 0 && a->act == OAR_ACT_I;
-    OARI_TRY(complete_gradients(p, s, f, a->micro));
+    OARI_TRY(complete_gradients(p, s, f, a->micro, roots));
     if (a->act == OAR_ACT_B)
         oari_tape_give(p, f);
     return OAR_OK;

@@ -310,7 +310,7 @@ static oar_status finish(oar_pipeline *p, oar_pipeline_result *result)
     }
     if (has_stage(p, p->total - 1)) {
         for (int m = 0; m < p->micro; m++)
-            sum[0] += p->weight[m] * p->loss[m];
+            sum[0] += p->weight[m] != 0 ? p->weight[m] * p->loss[m] : 0;
         sum[0] /= p->weights;
         sum[1] = p->weights;
     }
