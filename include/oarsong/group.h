@@ -124,6 +124,9 @@ typedef struct oar_dup_opts {
     int64_t stall_ms;   /* as in oar_group_opts; 0: the parent's, below 0: no
                            report */
     int loose;          /* 1: messages fail alone, see below */
+    int patient;        /* 1: where every rank has a core of its own, a caller
+                           that waits looks for up to 5 ms before it sleeps, for
+                           waits of milliseconds after which there is work */
 } oar_dup_opts;
 OAR_OPTS_INIT(oar_dup_opts);
 

@@ -102,8 +102,8 @@ typedef struct oar_pipeline_opts {
     void *loss_arg;
     int equal; /* every micro-batch counts the same; else by its rows, or by
                   the weights of the batch */
-    int64_t timeout_ms; /* of a wait for another rank; 0: the group's */
-    int dynamic;        /* shapes are sent with tensors, in a small message
+    int64_t timeout_ms;  /* of a wait for another rank; 0: the group's */
+    int dynamic;         /* shapes are sent with tensors, in a small message
                            before each, and not found out by a run on zeros:
                            for shapes that differ between micro-batches, or at
                            every step, or depend on numbers */

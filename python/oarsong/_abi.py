@@ -748,6 +748,7 @@ class oar_dup_opts(Structure):
         ("timeout_ms", c_int64),
         ("stall_ms", c_int64),
         ("loose", c_int),
+        ("patient", c_int),
     ]
 
 

@@ -216,6 +216,7 @@ struct oar_group {
     oari_shm *shm;        /* NULL: none */
     int64_t spin_ns;      /* before a waiter yields */
     int spare;            /* every rank here has a core besides its own */
+    int patient;          /* callers wait longer before they sleep */
 
     /* its operations, and how it ended */
     oari_recorder *recorder;

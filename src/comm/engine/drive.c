@@ -22,6 +22,7 @@
 
 enum {
     YIELD_NS = 50000,          /* before going to sleep */
+    PATIENT_NS = 5000000,      /* the same in a patient group */
     GPU_YIELD_NS = 2000000,    /* where a GPU works, which wakes no thread */
     NAP_NS = 100000000,        /* longest sleep between two looks for faults */
     QUIET_NAP_NS = 1000000000, /* the same where everything wakes the thread */
@@ -521,8 +522,10 @@ static int be_idle(oar_group *g, idle *i, const oari_goal *goal)
     int waited = goal->work != NULL || goal->is_done != NULL;
     int64_t spin = waited || g->spare ? g->spin_ns : 0, now;
     /* a nap takes as long as several small operations of a GPU */
-    int64_t yield_ns =
-        g->engine.on_gpu != 0 && g->spin_ns != 0 ? GPU_YIELD_NS : YIELD_NS;
+    int64_t yield_ns = g->spin_ns == 0         ? YIELD_NS
+                       : waited && g->patient  ? PATIENT_NS
+                       : g->engine.on_gpu != 0 ? GPU_YIELD_NS
+                                               : YIELD_NS;
 
     /* An external engine that can wake this thread works in threads of its own:
      * they need the cores on which this one would spin. */

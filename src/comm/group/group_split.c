@@ -293,6 +293,8 @@ static oar_status split_by_claims(oar_group *parent, const claim *mine,
                                            .timeout_ms = opts->timeout_ms,
                                            .stall_ms = opts->stall_ms },
                        group);
+    if (status == OAR_OK)
+        (*group)->patient = opts->patient;
     oari_free(member);
     if (made != NULL)
         gpu->drop(made);

@@ -132,7 +132,8 @@ oar_status oar_pipeline_create_at(const char *file, int line, oar_group *group,
     if (status == OAR_OK)
         status = oar_group_dup_with(group,
                                     OAR_OPTS(oar_dup_opts, .name = "pipeline",
-                                             .timeout_ms = p->opts.timeout_ms),
+                                             .timeout_ms = p->opts.timeout_ms,
+                                             .patient = 1),
                                     &p->group);
     if (status == OAR_OK)
         status = agree(p);
