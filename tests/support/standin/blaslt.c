@@ -315,17 +315,17 @@ static double gelu_slope(double x)
 
 /* ---- products ------------------------------------------------------------ */
 
-typedef struct product {
+typedef struct lt_product {
     lt_desc desc;
     lt_layout at[4];
     void *data[4]; /* views of A, B, C, D */
     void *bias, *aux;
     double alpha, beta;
     int64_t m, n, k;
-} product;
+} lt_product;
 
 /* An element of op(A) or op(B). */
-static double operand(const product *p, int which, int64_t row, int64_t column,
+static double operand(const lt_product *p, int which, int64_t row, int64_t column,
                       int64_t batch)
 {
     const lt_layout *l = &p->at[which];
@@ -334,7 +334,7 @@ static double operand(const product *p, int which, int64_t row, int64_t column,
     return load(p->data[which], l->type, batch * l->stride + in);
 }
 
-static double dot(const product *p, int64_t i, int64_t j, int64_t batch)
+static double dot(const lt_product *p, int64_t i, int64_t j, int64_t batch)
 {
     double sum = 0;
     float narrow = 0;
@@ -346,7 +346,7 @@ static double dot(const product *p, int64_t i, int64_t j, int64_t batch)
     return p->desc.compute == COMPUTE_64F ? sum : (double)narrow;
 }
 
-static double finish(const product *p, double x, int64_t i, int64_t j)
+static double finish(const lt_product *p, double x, int64_t i, int64_t j)
 {
     int e = p->desc.epilogue, type = p->at[3].type;
     int bias_type = p->desc.bias_type < 0 ? type : p->desc.bias_type;
@@ -365,7 +365,7 @@ static double finish(const product *p, double x, int64_t i, int64_t j)
 }
 
 /* The gradient of a bias: a sum over the columns of D, or over k. */
-static void add_up_bias(const product *p)
+static void add_up_bias(const lt_product *p)
 {
     int e = p->desc.epilogue, type = p->at[3].type;
     int bias_type = p->desc.bias_type < 0 ? type : p->desc.bias_type;
@@ -385,7 +385,7 @@ static void add_up_bias(const product *p)
 
 static void run_product(void *arg)
 {
-    const product *p = arg;
+    const lt_product *p = arg;
     const lt_layout *c = &p->at[2], *d = &p->at[3];
     for (int64_t batch = 0; batch < d->batches; batch++)
         for (int64_t j = 0; j < p->n; j++)
@@ -410,7 +410,7 @@ static void *reach_matrix(uint64_t address, const lt_layout *l)
     return standin_reach(address, (size_t)last * type_bytes(l->type));
 }
 
-static int reach_all(product *p, const uint64_t address[4])
+static int reach_all(lt_product *p, const uint64_t address[4])
 {
     int e = p->desc.epilogue;
     size_t each = type_bytes(p->at[3].type);
@@ -454,11 +454,11 @@ static int check_algo(const lt_algo *algo, const uint64_t address[4],
     return OK;
 }
 
-static int put_product(const product *made, oari_cu_stream stream_handle)
+static int put_product(const lt_product *made, oari_cu_stream stream_handle)
 {
     context *c;
     stream *s;
-    product *p;
+    lt_product *p;
     if (standin_enter(&c) || !(s = standin_stream(c, stream_handle)))
         return EXECUTION_FAILED;
     p = malloc(sizeof *p);
@@ -490,7 +490,7 @@ int cublasLtMatmul(void *handle, const lt_desc *desc, const void *alpha,
     const uint64_t address[4] = { oari_cu_address(a), oari_cu_address(b),
                                   oari_cu_address(c), oari_cu_address(d) };
     lt_layouts at = { a_layout, b_layout, c_layout, d_layout };
-    product p = { .desc = *desc,
+    lt_product p = { .desc = *desc,
                   .at = { *a_layout, *b_layout, *c_layout, *d_layout },
                   .alpha = scalar(alpha, desc->scale),
                   .beta = scalar(beta, desc->scale),
