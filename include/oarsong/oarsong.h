@@ -12,6 +12,7 @@
 #include <oarsong/span.h>
 #include <oarsong/shared.h>
 #include <oarsong/device.h>
+#include <oarsong/replay.h>
 
 /* ranks: knows spans, not tensors */
 #include <oarsong/store.h>

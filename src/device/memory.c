@@ -7,8 +7,9 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "device/cuda/driver.h"
 #include "device/cuda/cuda_pool.h"
+#include "device/cuda/cuda_replay.h"
+#include "device/cuda/driver.h"
 #include "device/segment.h"
 
 enum { ALIGNMENT = 64 };
@@ -16,7 +17,9 @@ enum { ALIGNMENT = 64 };
 oar_status oari_device_alloc(oar_device device, oari_memory_kind kind,
                              size_t bytes, void **memory)
 {
+    oar_status status;
     void *made;
+    int before;
 
     if (device.kind == OAR_CPU && kind == OARI_SHARED)
         return oari_segment_alloc(bytes, memory);
@@ -31,7 +34,10 @@ oar_status oari_device_alloc(oar_device device, oari_memory_kind kind,
         return oari_fail(OAR_E_UNSUPPORTED,
                          "shared memory is host memory, not memory of %s",
                          oar_device_text(device).text);
-    return oari_cuda_pool_alloc(device.index, bytes, memory);
+    before = oari_replay_alloc_begin(device.index);
+    status = oari_cuda_pool_alloc(device.index, bytes, memory);
+    oari_replay_alloc_end(device.index, before);
+    return status;
 }
 
 void oari_device_free(oar_device device, oari_memory_kind kind, void *memory)
@@ -57,10 +63,10 @@ void oar_device_free(oar_device device, void *memory, void *stream)
 {
     if (memory == NULL)
         return;
-    if (device.kind == OAR_CUDA)
-        oari_cuda_pool_free(device.index, memory, stream);
-    else
+    if (device.kind != OAR_CUDA)
         oari_free(memory);
+    else if (!oari_replay_keep(device.index, memory))
+        oari_cuda_pool_free(device.index, memory, stream);
 }
 
 oar_status oar_device_trim(oar_device device)

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "device/cuda/cuda_replay.h"
 #include "device/cuda/index_error.h"
 #include "tensor/cuda/cuda_step.h"
 #include "tensor/tensor.h"
@@ -205,6 +206,57 @@ static void count_moved(oar_optim *optim, int i)
     optim->gpu->done[i] = 1;
 }
 
+static oari_step_rule factors_of(const oar_optim *optim,
+                                 const oari_optim_param *like,
+                                 oari_step_factors *factors)
+{
+    const oari_optim_group *group = &optim->group[like->group];
+    oari_step_rates pace = { .lr = optim->lr * group->lr_scale,
+                             .decay = optim->weight_decay * group->decay_scale,
+                             .step = like->steps + 1 };
+
+    memset(factors, 0, sizeof *factors);
+    return optim->kind->factors(optim, &pace, factors);
+}
+
+/* ---- steps that are replayed --------------------------------------------- */
+
+/* The parameters of one call of oari_cuda_step. */
+typedef struct replayed_row {
+    oar_optim *optim;
+    int is_first; /* of its step */
+    int count;
+    int index[];
+} replayed_row;
+
+/* Counts a step of the row, as the host would, and gives its factors. */
+static void fill_factors(void *arg, void *to)
+{
+    const replayed_row *row = arg;
+    oar_optim *optim = row->optim;
+
+    factors_of(optim, &optim->param[row->index[0]], to);
+    for (int k = 0; k < row->count; k++)
+        count_moved(optim, row->index[k]);
+    optim->steps += row->is_first;
+}
+
+static oar_status record_row(oar_optim *optim, const oari_step_factors *factors,
+                             int is_first, int count, oari_step_factors **room)
+{
+    replayed_row *row =
+        oari_alloc(1, sizeof *row + (size_t)count * sizeof *row->index);
+
+    if (row == NULL)
+        return OAR_E_NOMEM;
+    row->optim = optim;
+    row->is_first = is_first;
+    row->count = count;
+    memcpy(row->index, optim->gpu->index, (size_t)count * sizeof *row->index);
+    return oari_replay_number(factors, sizeof *factors, fill_factors, row,
+                              (void **)room);
+}
+
 /* Moves all parameters, one row of those that are alike after the other. */
 static oar_status move_all(oar_optim *optim, const double *scale)
 {
@@ -213,22 +265,20 @@ static oar_status move_all(oar_optim *optim, const double *scale)
 
     for (int i = 0; i < optim->params; i++) {
         oari_optim_param like = optim->param[i];
-        const oari_optim_group *group = &optim->group[like.group];
-        oari_step_rates pace = { .lr = optim->lr * group->lr_scale,
-                                 .decay =
-                                     optim->weight_decay * group->decay_scale,
-                                 .step = like.steps + 1 };
-        oari_step_factors factors = { 0 };
+        oari_step_factors factors, *room = factors_in(g) + sets;
+        int recorded = oari_replay_records(g->device.index), count;
         oari_step_rule rule;
-        int count;
 
         if (g->done[i] || oar_tensor_grad(like.tensor) == NULL ||
             !oari_is_gpu(oar_tensor_device(like.tensor)))
             continue;
         count = list_params(optim, i, &like);
-        rule = optim->kind->factors(optim, &pace, &factors);
-        OARI_TRY(oari_cuda_step(rule, &factors, factors_in(g) + sets++, scale,
+        rule = factors_of(optim, &like, &factors);
+        if (recorded)
+            OARI_TRY(record_row(optim, &factors, sets == 0, count, &room));
+        OARI_TRY(oari_cuda_step(rule, recorded ? NULL : &factors, room, scale,
                                 count, g->list));
+        sets++;
         for (int k = 0; k < count; k++)
             count_moved(optim, g->index[k]);
     }

@@ -17,7 +17,8 @@ typedef struct oari_step_param {
 } oari_step_param;
 
 /* Moves parameters by their gradients, times scale[0] unless NULL. room:
- * memory for the factors until the step has run. */
+ * memory for the factors until the step has run; factors NULL: they are there.
+ */
 oar_status oari_cuda_step(oari_step_rule rule, const oari_step_factors *factors,
                           oari_step_factors *room, const double *scale,
                           int count, const oari_step_param *param);

@@ -87,12 +87,15 @@ oar_status oari_cuda_step(oari_step_rule rule, const oari_step_factors *factors,
                                         "oari_step_put_factors",
                                         { 0 } };
     static oari_float_kernels kernels = OARI_FLOAT_KERNELS("step", "oari_step");
-    oari_step_factors_job first = { *factors, room };
     oari_step_job job = { .factors = room, .scale = scale, .rule = rule };
 
     if (count == 0)
         return OAR_OK;
-    OARI_TRY(oari_start_one(&put, &param[0].param, 1, 32, 0, &first));
+    if (factors != NULL) {
+        oari_step_factors_job first = { *factors, room };
+
+        OARI_TRY(oari_start_one(&put, &param[0].param, 1, 32, 0, &first));
+    }
     return run_stretches(&kernels, &job, count, param);
 }
 

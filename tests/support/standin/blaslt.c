@@ -325,8 +325,8 @@ typedef struct lt_product {
 } lt_product;
 
 /* An element of op(A) or op(B). */
-static double operand(const lt_product *p, int which, int64_t row, int64_t column,
-                      int64_t batch)
+static double operand(const lt_product *p, int which, int64_t row,
+                      int64_t column, int64_t batch)
 {
     const lt_layout *l = &p->at[which];
     int64_t in =
@@ -491,13 +491,13 @@ int cublasLtMatmul(void *handle, const lt_desc *desc, const void *alpha,
                                   oari_cu_address(c), oari_cu_address(d) };
     lt_layouts at = { a_layout, b_layout, c_layout, d_layout };
     lt_product p = { .desc = *desc,
-                  .at = { *a_layout, *b_layout, *c_layout, *d_layout },
-                  .alpha = scalar(alpha, desc->scale),
-                  .beta = scalar(beta, desc->scale),
-                  .m = (int64_t)d_layout->rows,
-                  .n = (int64_t)d_layout->columns,
-                  .k = (int64_t)(desc->trans[0] ? a_layout->rows
-                                                : a_layout->columns) };
+                     .at = { *a_layout, *b_layout, *c_layout, *d_layout },
+                     .alpha = scalar(alpha, desc->scale),
+                     .beta = scalar(beta, desc->scale),
+                     .m = (int64_t)d_layout->rows,
+                     .n = (int64_t)d_layout->columns,
+                     .k = (int64_t)(desc->trans[0] ? a_layout->rows
+                                                   : a_layout->columns) };
     int bad = handle && alpha && beta ? check_product(desc, at) : INVALID_VALUE;
     bad = bad ? bad
               : check_algo(algo, address, oari_cu_address(workspace),
