@@ -12,7 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "tensor/tensor.h"
+#include "tensor/move.h"
 
 enum { CALLS = 2, WEIGHT_SEED = 99 };
 
@@ -45,6 +45,8 @@ static oar_tensor *compute_loss(gradcheck *g)
             return NULL;
         weight = oar_uniform(g->tape, oar_tensor_dtype(y), oar_tensor_shape(y),
                              WEIGHT_SEED + (uint64_t)call, 0.5, 1.5);
+        if (oar_tensor_device(y).kind != OAR_CPU)
+            weight = oar_to(g->tape, weight, oar_tensor_device(y));
         y = oar_sum(g->tape, oar_mul(g->tape, y, weight));
         loss = loss != NULL ? oar_add(g->tape, loss, y) : y;
         if (loss == NULL)
@@ -63,36 +65,47 @@ static oar_status compute_value(gradcheck *g, double *value)
     return status;
 }
 
-static double get_number(const oar_tensor *t, int64_t k)
+/* Element k of a row-major tensor, on its device. */
+static oari_array element_of(const oar_tensor *t, int64_t k)
 {
-    return t->dtype == OAR_F64
-               ? ((const double *)oar_tensor_const_data(t))[k]
-               : (double)((const float *)oar_tensor_const_data(t))[k];
+    oari_array a = oari_array_of(t);
+
+    a.at = oari_layout_rows(OAR_SCALAR);
+    a.at.offset = t->at.offset + k;
+    return a;
 }
 
-static void set_number(oar_tensor *t, int64_t k, double number)
+/* Sets element k, and gives the number that is there then. */
+static oar_status set_number(oar_tensor *t, int64_t k, double number,
+                             double *set)
 {
-    if (t->dtype == OAR_F64)
-        ((double *)oar_tensor_data(t))[k] = number;
-    else
-        ((float *)oar_tensor_data(t))[k] = (float)number;
+    oari_array host = oari_host_array(&number, OAR_F64, OAR_SCALAR);
+    oari_array to = element_of(t, k), back;
+
+    back = oari_host_array(set, OAR_F64, OAR_SCALAR);
+    OARI_TRY(oari_move(NULL, &to, &host));
+    return oari_move(NULL, &back, &to);
 }
 
 /* The slope at element k of an input, from values on both sides of it. */
 static oar_status measure_slope(gradcheck *g, oar_tensor *t, int64_t k,
                                 double *slope)
 {
-    double middle = get_number(t, k), high = 0, low = 0, moved[2];
-    oar_status status;
+    double middle = 0, high = 0, low = 0, moved[2], back;
+    oari_array host = oari_host_array(&middle, OAR_F64, OAR_SCALAR);
+    oari_array from = element_of(t, k);
+    oar_status status, last;
 
-    set_number(t, k, middle + g->step);
-    moved[1] = get_number(t, k);
-    status = compute_value(g, &high);
-    set_number(t, k, middle - g->step);
-    moved[0] = get_number(t, k);
+    OARI_TRY(oari_move(NULL, &host, &from));
+    status = set_number(t, k, middle + g->step, &moved[1]);
+    if (status == OAR_OK)
+        status = compute_value(g, &high);
+    if (status == OAR_OK)
+        status = set_number(t, k, middle - g->step, &moved[0]);
     if (status == OAR_OK)
         status = compute_value(g, &low);
-    set_number(t, k, middle);
+    last = set_number(t, k, middle, &back);
+    status = status == OAR_OK ? last : status;
     if (status == OAR_OK)
         *slope = (high - low) / (moved[1] - moved[0]);
     return status;

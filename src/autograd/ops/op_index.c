@@ -37,8 +37,17 @@ static oar_status check_range(const char *name, const oar_tensor *a, int dim,
     const oari_array *array = &numbers;
     range r = { 0, -1 };
     int64_t size = a->at.shape.dim[dim];
+    oar_tensor *copy = NULL;
 
+    if (numbers.device.kind != OAR_CPU) { /* waits for the GPU */
+        copy = oari_tensor_make(NULL, OAR_I64, index->at.shape);
+        if (copy == NULL)
+            return OAR_E_NOMEM;
+        OARI_TRY(oar_tensor_copy(copy, index));
+        numbers = oari_array_of(copy);
+    }
     oari_walk(index->at.shape, 1, &array, range_row, &r);
+    oar_tensor_release(copy);
     if (r.least >= 0 && r.most < size)
         return OAR_OK;
     return oari_fail(OAR_E_ARG,
@@ -54,7 +63,6 @@ static oar_status check_index(const char *name, const oar_tensor *a, int *dim,
 {
     int asked = *dim;
 
-    OARI_TRY(oari_check_on_cpu(name, a)); /* the index is read */
     if (index->dtype != OAR_I64)
         return oari_fail(OAR_E_DTYPE, "%s of %s by index %s %s: it is i64",
                          name, oari_shape_text(a->at.shape).text,

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/cuda_elementwise.h: copies, conversions, sums and multiples of
- * arrays on a GPU, in the order of a stream, with the same bits as on the host.
+/* device/cuda/cuda_elementwise.h: copies and conversions of arrays on a
+ * GPU, in the order of a stream, with the same bits as on the host.
  *
  * The caller checks shapes and memory. Strides are in elements and may be 0
  * (broadcast), but no two elements of `to` may share an address. `to` may be
- * exactly an input of the same layout. Booleans: a sum is "or", a multiple is
- * false if the factor is 0. If the kernels are missing, all functions but
+ * exactly an input of the same layout. If the kernels are missing, all but
  * copies without gaps fail with OAR_E_UNAVAILABLE.
  */
 #ifndef OARI_DEVICE_CUDA_CUDA_ELEMENTWISE_H
@@ -29,16 +28,5 @@ typedef struct oari_cuda_array {
 oar_status oari_cuda_assign(int device, oari_cuda_shape shape,
                             oari_cuda_array to, oari_cuda_array from,
                             oari_cu_stream stream);
-
-/* Sets to = a + b or, with add, to += a + b; all have one dtype. */
-oar_status oari_cuda_add_arrays(int device, oari_cuda_shape shape,
-                                oari_cuda_array to, int add, oari_cuda_array a,
-                                oari_cuda_array b, oari_cu_stream stream);
-
-/* Sets to = factor * a or, with add, to += factor * a; both have one dtype. For
- * integers the factor is truncated. */
-oar_status oari_cuda_scale_array(int device, oari_cuda_shape shape,
-                                 oari_cuda_array to, int add, oari_cuda_array a,
-                                 double factor, oari_cu_stream stream);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-enum { OARI_CUDA_DIMS = 8, OARI_CUDA_ARRAYS = 3 };
+enum { OARI_CUDA_DIMS = 8, OARI_CUDA_ARRAYS = 2 };
 
 /* data[0] is written. Strides are in elements; the last dim varies fastest. */
 typedef struct oari_cuda_job {
@@ -14,11 +14,8 @@ typedef struct oari_cuda_job {
     int64_t stride[OARI_CUDA_ARRAYS][OARI_CUDA_DIMS];
     int64_t dim[OARI_CUDA_DIMS];
     int64_t count; /* the product of dim */
-    double factor;
-    int64_t whole; /* factor for integers */
     int ndim;      /* 1: flat */
     int to, from;  /* oar_dtype; moves: bytes of an element in both */
-    int add;       /* to the content of data[0] */
 } oari_cuda_job;
 
 #endif

@@ -7,18 +7,10 @@
 #ifndef OARI_TENSOR_CPU_ARITH_H
 #define OARI_TENSOR_CPU_ARITH_H
 
-#include <oarsong/ops.h>
-
+#include "tensor/arith_kinds.h"
 #include "tensor/tensor.h"
 
 /* ---- unary.c ------------------------------------------------------------- */
-
-typedef enum oari_unary_kind {
-#define X(name) OARI_UNARY_##name,
-    OAR_UNARY_LIST(X)
-#undef X
-        OARI_UNARY_COUNT
-} oari_unary_kind;
 
 /* What the gradient is computed from. */
 typedef enum oari_unary_saves {
@@ -42,17 +34,6 @@ oar_status oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
                            const oari_array *grad, const oari_array *saved);
 
 /* ---- binary.c: inputs broadcast to `to` ---------------------------------- */
-
-typedef enum oari_binary_kind {
-    OARI_ADD,
-    OARI_SUB,
-    OARI_MUL,
-    OARI_DIV,
-    OARI_POW,
-    OARI_MINIMUM,
-    OARI_MAXIMUM,
-    OARI_BINARY_COUNT
-} oari_binary_kind;
 
 oar_status oari_binary(oari_binary_kind kind, const oari_array *to,
                        const oari_array *a, const oari_array *b);
@@ -83,14 +64,6 @@ static inline uint64_t oari_whole_power(uint64_t base, uint64_t exponent)
 
 /* ---- scalar.c: with one or two numbers ----------------------------------- */
 
-typedef enum oari_scalar_kind {
-    OARI_SHIFT,
-    OARI_POWER,
-    OARI_CLAMP,
-    OARI_LEAKY_RELU,
-    OARI_SCALAR_COUNT
-} oari_scalar_kind;
-
 oar_status oari_scalar(oari_scalar_kind kind, const oari_array *to,
                        const oari_array *a, const double *number);
 /* saved is the input. Not of OARI_SHIFT, whose slope is 1. */
@@ -99,16 +72,6 @@ oar_status oari_scalar_back(oari_scalar_kind kind, const oari_array *to,
                             const oari_array *saved, const double *number);
 
 /* ---- compare.c: `to` is bool --------------------------------------------- */
-
-typedef enum oari_compare_kind {
-#define X(name) OARI_COMPARE_##name,
-    OAR_COMPARE_LIST(X)
-#undef X
-        OARI_COMPARE_and,
-    OARI_COMPARE_or,
-    OARI_COMPARE_xor,
-    OARI_COMPARE_COUNT
-} oari_compare_kind;
 
 oar_status oari_compare(oari_compare_kind kind, const oari_array *to,
                         const oari_array *a, const oari_array *b);
@@ -129,17 +92,6 @@ oar_status oari_outside_triangle(const oari_array *to, int upper,
 /* ---- reduce_dims.c ------------------------------------------------------
  * `to` is row-major and has a's dims, those reduced with size 1 (or, where it
  * is only summed into, a shape that broadcasts to a's). */
-
-typedef enum oari_reduce_kind {
-    OARI_REDUCE_SUM,
-    OARI_REDUCE_PROD,
-    OARI_REDUCE_MAX,
-    OARI_REDUCE_MIN,
-    OARI_REDUCE_ANY, /* whether an element is not zero */
-    OARI_REDUCE_ALL, /* whether none is */
-    OARI_REDUCE_SET, /* how many bools are set: what their sum is */
-    OARI_REDUCE_COUNT
-} oari_reduce_kind;
 
 /* The dtype that a reduction of this dtype runs in. */
 oar_dtype oari_sums_dtype(oari_reduce_kind kind, oar_dtype dtype);

@@ -7,17 +7,83 @@
 
 #include "tensor/kernel_table.h"
 
-/* ---- elementwise.c ------------------------------------------------------- */
+/* ---- arith.c ----------------------------------------------------------- */
 
 oar_status oari_cuda_copy(const oari_array *to, const oari_array *from);
 oar_status oari_cuda_fill(const oari_array *to, double value);
 oar_status oari_cuda_scale(const oari_array *to, int add, const oari_array *a,
                            double factor);
+oar_status oari_cuda_unary(oari_unary_kind kind, const oari_array *to,
+                           const oari_array *a);
+oar_status oari_cuda_unary_back(oari_unary_kind kind, const oari_array *to,
+                                int add, const oari_array *grad,
+                                const oari_array *saved);
 oar_status oari_cuda_binary(oari_binary_kind kind, const oari_array *to,
                             const oari_array *a, const oari_array *b);
+oar_status oari_cuda_binary_back(oari_binary_kind kind, int side,
+                                 const oari_array *to, int add,
+                                 const oari_array *grad, const oari_array *a,
+                                 const oari_array *b);
+oar_status oari_cuda_scalar(oari_scalar_kind kind, const oari_array *to,
+                            const oari_array *a, const double *number);
+oar_status oari_cuda_scalar_back(oari_scalar_kind kind, const oari_array *to,
+                                 int add, const oari_array *grad,
+                                 const oari_array *saved, const double *number);
+oar_status oari_cuda_compare(oari_compare_kind kind, const oari_array *to,
+                             const oari_array *a, const oari_array *b);
+oar_status oari_cuda_mask_select(const oari_array *to, const oari_array *mask,
+                                 const oari_array *a, const oari_array *b);
+oar_status oari_cuda_mask_select_back(const oari_array *to, int add,
+                                      const oari_array *mask, int side,
+                                      const oari_array *grad);
+oar_status oari_cuda_outside_triangle(const oari_array *to, int upper,
+                                      int64_t diagonal);
+oar_status oari_cuda_var_back(const oari_array *to, int add,
+                              const oari_array *grad, const oari_array *a,
+                              const oari_array *mean, double divisor);
 
+/* ---- reductions.c ----------------------------------------------------- */
+
+oar_status oari_cuda_reduce_over(oari_pool *pool, oari_reduce_kind kind,
+                                 const oari_array *to, const oari_array *a,
+                                 double factor);
 oar_status oari_cuda_sum_to(oari_pool *pool, const oari_array *to, int add,
                             const oari_array *a);
+oar_status oari_cuda_sum_all(const oari_array *to, const oari_array *a,
+                             double factor);
+oar_status oari_cuda_sum_columns(const oari_array *to, int add,
+                                 const oari_array *a);
+oar_status oari_cuda_var(oari_pool *pool, const oari_array *to,
+                         const oari_array *mean, const oari_array *a,
+                         double divisor);
+oar_status oari_cuda_extreme_back(oari_pool *pool, const oari_array *to,
+                                  int add, const oari_array *grad,
+                                  const oari_array *a,
+                                  const oari_array *result);
+oar_status oari_cuda_prod_back(oari_pool *pool, const oari_array *to, int add,
+                               const oari_array *grad, const oari_array *a);
+
+/* ---- lines.c ----------------------------------------------------------- */
+
+oar_status oari_cuda_argmax(const oari_array *to, const oari_array *a);
+oar_status oari_cuda_argmin(const oari_array *to, const oari_array *a);
+oar_status oari_cuda_cumsum(const oari_array *to, int add, const oari_array *a,
+                            int dim, int from_end);
+oar_status oari_cuda_index_select(const oari_array *to, const oari_array *a,
+                                  int dim, const oari_array *index);
+oar_status oari_cuda_index_add(const oari_array *to, int dim,
+                               const oari_array *index, const oari_array *grad);
+oar_status oari_cuda_gather(const oari_array *to, const oari_array *a, int dim,
+                            const oari_array *index);
+oar_status oari_cuda_scatter_add(const oari_array *to, int dim,
+                                 const oari_array *index,
+                                 const oari_array *source);
+
+/* ---- product_plain.c: matmul by a plain kernel of ours ------------------- */
+
+oar_status oari_cuda_matmul_plain(oari_pool *pool, const oari_array *to,
+                                  int add, const oari_array *a,
+                                  const oari_array *b);
 
 /* ---- cuda_norm.c: weight and bias may be f32 where x is a half ----------- */
 
