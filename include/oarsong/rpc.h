@@ -30,6 +30,7 @@
 
 #include <oarsong/group.h>
 #include <oarsong/tensor.h>
+#include <oarsong/window.h>
 
 OAR_BEGIN_DECLS
 
@@ -427,6 +428,17 @@ OAR_API oar_status oar_rpc_put_bytes(oar_rpc_message *message, const void *data,
 OAR_API oar_status oar_rpc_put_span(oar_rpc_message *message, oar_span span,
                                     void (*drop)(void *arg), void *arg);
 
+/* Has arrays and tensors that are put after this and lie in the window (of more
+ * than 4 KiB, from a multiple of 16 bytes on) mapped by ranks of this host, not
+ * copied: that takes as long for any size. They read what is in the window at
+ * the time; so leave it as it is until the array is dropped (oar_rpc_put_span;
+ * a tensor is released), which is when the other rank has destroyed the message
+ * and released its tensors, or is gone. Other hosts, calls of this rank to
+ * itself, and ranks that may not map memory of this one get a copy. Keeps a
+ * reference to the window. */
+OAR_API oar_status oar_rpc_message_map(oar_rpc_message *message,
+                                       oar_window *window);
+
 /* Appends a tensor with its shape; on the other side it is on the cpu. Keeps a
  * reference to it, and its numbers are read when the message goes: leave them
  * as they are until then. A tensor that is on a GPU or not contiguous is copied
@@ -436,7 +448,8 @@ OAR_API oar_status oar_rpc_put_tensor(oar_rpc_message *message,
 
 /* Read the next value. Text, bytes and spans are borrowed until the message is
  * destroyed; text ends in a zero byte. A span's memory is aligned for its
- * dtype. On failure the next value stays the next. */
+ * dtype, and read-only if it is mapped. On failure the next value stays the
+ * next. */
 OAR_API oar_status oar_rpc_get_i64(oar_rpc_message *message, int64_t *value);
 OAR_API oar_status oar_rpc_get_f64(oar_rpc_message *message, double *value);
 OAR_API oar_status oar_rpc_get_text(oar_rpc_message *message,

@@ -53,6 +53,11 @@ OAR_API oar_status oar_window_create_at(const char *file, int line,
                                         const oar_window_opts *opts,
                                         oar_window **window);
 
+/* Gives such memory to this process alone, for others to import, or to send
+ * arrays that lie in it without a copy (rpc.h). Needs no group and no other
+ * rank. */
+OAR_API oar_status oar_window_alloc(size_t bytes, oar_window **window);
+
 /* Adds a reference; returns window. NULL is fine. Any thread. */
 OAR_API oar_window *oar_window_retain(oar_window *window);
 /* Drops a reference. The last one of a process unmaps its memory, which goes

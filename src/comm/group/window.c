@@ -381,6 +381,21 @@ static oar_status make_alone(size_t bytes, oar_window **window)
     return make_memory(*window);
 }
 
+oar_status oar_window_alloc(size_t bytes, oar_window **window)
+{
+    oar_window *made = NULL;
+    oar_status status;
+
+    if (window == NULL)
+        return oari_fail(OAR_E_ARG, "window_alloc with no place for it");
+    status = make_alone(bytes, &made);
+    if (status == OAR_OK)
+        *window = made;
+    else
+        oar_window_release(made);
+    return status;
+}
+
 static oar_status check_group(oar_group *g)
 {
     OARI_TRY(oari_group_check(g));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rpc: making an agent, its names, and its end. */
-#include "parallel/rpc/rpc_agent.h"
+#include "parallel/rpc/rpc_map.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -212,6 +212,7 @@ static oar_status open_agent(oar_rpc *agent, oar_group *group,
     if (agent->peer == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(exchange_limits(agent, group));
+    OARI_TRY(oari_rpc_map_agree(agent, group));
     OARI_TRY(oari_rpc_rejoin_open(agent));
     OARI_TRY(oari_rpc_rejoin_tell(agent, oar_group_backend(group)));
     OARI_TRY(open_parts(agent));
@@ -347,6 +348,7 @@ void oar_rpc_destroy(oar_rpc *rpc)
             OARI_CONTAINER_OF(rpc->nets.first, oari_rpc_net, link));
     for (int r = 0; rpc->peer != NULL && r < rpc->ranks; r++)
         oari_rpc_drop_incoming(&rpc->peer[r]);
+    oari_rpc_map_close(rpc);
     oari_rref_free_all(rpc);
     oari_rpc_free_functions(rpc);
     oari_rpc_record_close(rpc);

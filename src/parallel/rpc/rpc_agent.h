@@ -32,6 +32,8 @@ enum {
 typedef struct oari_rpc_net oari_rpc_net;
 
 /* A message on its way out. */
+typedef struct oari_rpc_lent oari_rpc_lent; /* rpc_map.h */
+
 typedef struct oari_rpc_out {
     oari_link link;
     oari_rpc_net *net; /* by which it goes, from when it is posted */
@@ -39,6 +41,8 @@ typedef struct oari_rpc_out {
     oar_rpc_message *message; /* what its arrays belong to; may be NULL */
     atomic_int parts_left;    /* sends that are not done */
     int apart;                /* the values go by themselves */
+    oari_rpc_lent *lent;      /* what is mapped, not sent; or NULL */
+    int mapped;               /* there is */
     size_t bytes;
     unsigned char byte[]; /* the head and what is behind it */
 } oari_rpc_out;
@@ -103,7 +107,9 @@ typedef struct oari_rpc_peer {
     uint64_t bytes_out, bytes_in;
     /* out */
     oari_list outgoing;
-    int sending; /* a thread posts what is in the list */
+    int maps;       /* 1: it can map windows of this rank */
+    oari_list lent; /* to it */
+    int sending;    /* a thread posts what is in the list */
     uint64_t sent;
     /* in, sorted by number */
     oari_list incoming;
@@ -276,6 +282,9 @@ struct oar_rpc {
     pthread_mutex_t refs_lock;
     oari_list refs[OARI_RPC_BUCKETS];
     oari_list notes; /* control messages to send */
+    oari_list loans; /* of other ranks' windows; with a lock of rpc_map.c */
+    oari_list kept;  /* windows of theirs; with lock */
+    int kept_count;
     int sending_notes, refs_owned, refs_held;
     int refs_closed;                /* the pool takes no more jobs from here */
     struct oari_recorder *recorder; /* of the calls of this rank */
@@ -415,6 +424,8 @@ void oari_rpc_send_cancels(oar_rpc *agent);
 void oari_rpc_cancel_children(oar_rpc *agent, oar_rpc_call *parent);
 /* The same, but they go on; the parent ends. */
 void oari_rpc_leave_children(oar_rpc *agent, oar_rpc_call *parent);
+/* Makes sure that the timer looks at a deadline; with the lock. */
+void oari_rpc_watch_deadline(oar_rpc *agent, int64_t deadline_ns);
 /* The step of the timer. */
 int64_t oari_rpc_check_deadlines(void *agent);
 

@@ -10,15 +10,6 @@
 #include "parallel/rpc/rpc_into.h"
 #include "parallel/rpc/rpc_stream.h"
 
-/* Makes sure that the timer looks at a deadline; with the lock. */
-static void watch_deadline(oar_rpc *agent, int64_t deadline_ns)
-{
-    if (deadline_ns < agent->timer_ns) {
-        agent->timer_ns = deadline_ns;
-        oari_worker_wake(agent->timer);
-    }
-}
-
 static int64_t find_deadline(const oar_rpc *agent,
                              const oar_rpc_call_opts *opts)
 {
@@ -211,7 +202,7 @@ static oar_status begin_call(const char *file, int line, oar_rpc *agent, int to,
             oari_rpc_add_pending(agent, p);
             agent->stats.calls++;
             oari_rpc_record_begin(agent, p, file, line);
-            watch_deadline(agent, p->deadline_ns);
+            oari_rpc_watch_deadline(agent, p->deadline_ns);
             sent = *p; /* which is gone as soon as its rank is */
         }
         pthread_mutex_unlock(&agent->lock);

@@ -91,8 +91,9 @@ int oari_rpc_into_begin(oar_rpc *agent, const oari_rpc_head *head,
     oari_rpc_pending *p = oari_rpc_find_pending(agent, head->call);
     uint32_t array = 0;
 
-    if (head->kind != OARI_RPC_ANSWER || (head->flags & OARI_RPC_FAILED) != 0 ||
-        p == NULL || p->into == NULL || p->future == NULL)
+    if (head->kind != OARI_RPC_ANSWER ||
+        (head->flags & (OARI_RPC_FAILED | OARI_RPC_MAPPED)) != 0 || p == NULL ||
+        p->into == NULL || p->future == NULL)
         return 0;
     memset(data, 0, head->arrays * sizeof *data);
     for (int i = 0; i < p->into->count; i++) {

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "parallel/rpc/rpc_into.h"
+#include "parallel/rpc/rpc_map.h"
 #include "parallel/rpc/rpc_stream.h"
 
 enum { PART_TAGS = 0x7ffffff0 };
@@ -353,7 +354,11 @@ static void handle(oar_rpc *agent, oari_rpc_in *in)
     oar_status status = in->status;
 
     if (!in->skip && status == OAR_OK) {
-        status = oari_rpc_message_check(in->message);
+        if ((in->head.flags & OARI_RPC_MAPPED) != 0)
+            status = oari_rpc_map_arrays(agent, in->from, in->head.sequence,
+                                         in->message);
+        if (status == OAR_OK)
+            status = oari_rpc_message_check(in->message);
         if (status == OAR_OK)
             status = oari_rref_receive_all(agent, in->from, in->message);
         if (status != OAR_OK) {
@@ -362,6 +367,8 @@ static void handle(oar_rpc *agent, oari_rpc_in *in)
             pthread_mutex_unlock(&agent->lock);
         }
     }
+    if ((in->head.flags & OARI_RPC_MAPPED) != 0 && in->status != OAR_OK)
+        oari_rpc_map_return(agent, in->from, in->head.sequence);
     if (in->skip)
         ;
     else if (in->head.kind == OARI_RPC_CALL)
@@ -380,6 +387,8 @@ static void handle(oar_rpc *agent, oari_rpc_in *in)
             take_leaving(agent, in->from);
         else if (in->head.kind == OARI_RPC_CREDIT)
             oari_rpc_take_credit(agent, in->from, &in->head);
+        else if (in->head.kind == OARI_RPC_RETURNED)
+            oari_rpc_map_returned(agent, in->from, in->head.reference);
         else
             oari_rref_take_note(agent, in->from, &in->head);
     }

@@ -39,6 +39,9 @@ void oar_rpc_message_destroy(oar_rpc_message *message)
     }
     for (int64_t i = 0; i < message->refs.count; i++)
         oari_rref_drop_handle(message->refs.data[i]);
+    for (int64_t i = 0; i < message->windows.count; i++)
+        oar_window_release(message->windows.data[i]);
+    oari_vec_free(&message->windows);
     oari_vec_free(&message->refs);
     oari_vec_free(&message->arrays);
     oari_free(message->values);
@@ -147,6 +150,46 @@ oar_status oar_rpc_put_bytes(oar_rpc_message *message, const void *data,
     return OAR_OK;
 }
 
+oar_status oar_rpc_message_map(oar_rpc_message *message, oar_window *window)
+{
+    if (message == NULL || window == NULL)
+        return oari_fail(OAR_E_ARG, "rpc_message_map: no %s",
+                         message == NULL ? "message" : "window");
+    OARI_TRY(make_room(message, 0));
+    OARI_TRY(oari_vec_push(&message->windows, window));
+    oar_window_retain(window);
+    return OAR_OK;
+}
+
+/* Returns the window of the message that memory lies in, or NULL. */
+static oar_window *find_window(const oar_rpc_message *m, const void *data,
+                               size_t bytes)
+{
+    uintptr_t at = (uintptr_t)data;
+
+    for (int64_t i = 0; i < m->windows.count; i++) {
+        uintptr_t base = (uintptr_t)oar_window_data(m->windows.data[i]);
+        size_t room = oar_window_bytes(m->windows.data[i]);
+
+        if (at >= base && at - base <= room && bytes <= room - (at - base) &&
+            (at - base) % OARI_RPC_ALIGN == 0)
+            return m->windows.data[i];
+    }
+    return NULL;
+}
+
+/* Appends the place of an array in a window. */
+static void put_place(oar_rpc_message *m, const oar_window *window,
+                      const char *token, const void *data)
+{
+    memcpy(m->values + m->bytes, token, OAR_WINDOW_TOKEN_BYTES);
+    m->bytes += OAR_WINDOW_TOKEN_BYTES;
+    oari_rpc_set_u64(
+        m->values + m->bytes,
+        (uint64_t)((const char *)data - (const char *)oar_window_data(window)));
+    m->bytes += 8;
+}
+
 /* Appends an array; *inside says whether it was copied. */
 static oar_status put_array(oar_rpc_message *m, const oar_span *span,
                             oar_shape shape, oari_rpc_attached *attached,
@@ -154,10 +197,16 @@ static oar_status put_array(oar_rpc_message *m, const oar_span *span,
 {
     size_t bytes = span->count * oar_dtype_size(span->dtype);
     size_t head = 4 + 8 * (size_t)shape.ndim, begin;
+    char token[OAR_WINDOW_TOKEN_BYTES] = { 0 };
+    const oar_window *window;
     unsigned char *to;
 
     *inside = bytes <= OARI_RPC_INSIDE;
-    OARI_TRY(make_room(m, head + OARI_RPC_ALIGN + (*inside ? bytes : 0)));
+    window = *inside ? NULL : find_window(m, span->data, bytes);
+    if (window != NULL && oar_window_export(window, token) != OAR_OK)
+        window = NULL;
+    OARI_TRY(make_room(m, head + OARI_RPC_ALIGN + (*inside ? bytes : 0) +
+                              OAR_WINDOW_TOKEN_BYTES + 8));
     if (!*inside && m->arrays.count == OARI_RPC_ARRAYS)
         return oari_fail(OAR_E_ARG,
                          "a message has at most %d arrays of more than %d "
@@ -165,18 +214,22 @@ static oar_status put_array(oar_rpc_message *m, const oar_span *span,
                          OARI_RPC_ARRAYS, OARI_RPC_INSIDE);
     attached->data = span->data;
     attached->bytes = bytes;
+    attached->mapped = window != NULL;
     if (!*inside)
         OARI_TRY(oari_vec_push(&m->arrays, *attached));
     to = m->values + m->bytes;
     to[0] = OARI_RPC_ARRAY;
     to[1] = (unsigned char)span->dtype;
     to[2] = (unsigned char)shape.ndim;
-    to[3] = (unsigned char)*inside;
+    to[3] = (unsigned char)(window != NULL ? 2 : *inside);
     for (int d = 0; d < shape.ndim; d++)
         oari_rpc_set_u64(to + 4 + 8 * d, (uint64_t)shape.dim[d]);
     m->bytes += head;
     if (!*inside) {
         m->array_bytes += bytes;
+        m->mapped_bytes += window != NULL ? bytes : 0;
+        if (window != NULL)
+            put_place(m, window, token, span->data);
         return OAR_OK;
     }
     begin = (m->bytes + OARI_RPC_ALIGN - 1) / OARI_RPC_ALIGN * OARI_RPC_ALIGN;
@@ -251,134 +304,6 @@ oar_status oar_rpc_put_tensor(oar_rpc_message *message, oar_tensor *tensor)
     return status;
 }
 
-/* ---- reading ------------------------------------------------------------- */
-
-/* Reads the next value, which must be of that type, and does not go past it. */
-static oar_status look_at_next(oar_rpc_message *m, oari_rpc_type type,
-                               oari_rpc_value *value)
-{
-    if (m == NULL)
-        return oari_fail(OAR_E_ARG, "a value of no message");
-    if (m->at == m->bytes)
-        return oari_fail(OAR_E_DATA,
-                         "the message has %lld values, and %s was read after "
-                         "the last",
-                         (long long)m->read, oari_rpc_type_name(type));
-    OARI_TRY(oari_rpc_read_value(m->values, m->bytes, m->at, value));
-    if (value->type != type)
-        return oari_fail(OAR_E_DATA,
-                         "value %lld of the message is %s, and was read as %s",
-                         (long long)m->read, oari_rpc_type_name(value->type),
-                         oari_rpc_type_name(type));
-    return OAR_OK;
-}
-
-static void go_past(oar_rpc_message *m, const oari_rpc_value *value)
-{
-    m->at = value->next;
-    m->read++;
-    m->next_array += value->type == OARI_RPC_ARRAY && !value->inside;
-    m->next_ref += value->type == OARI_RPC_REF;
-}
-
-/* Reads the next value and goes past it. */
-static oar_status take_next(oar_rpc_message *m, oari_rpc_type type,
-                            const void *into, oari_rpc_value *value)
-{
-    if (into == NULL)
-        return oari_fail(OAR_E_ARG, "no place for %s of a message",
-                         oari_rpc_type_name(type));
-    OARI_TRY(look_at_next(m, type, value));
-    go_past(m, value);
-    return OAR_OK;
-}
-
-oar_status oar_rpc_get_i64(oar_rpc_message *message, int64_t *value)
-{
-    oari_rpc_value v;
-
-    OARI_TRY(take_next(message, OARI_RPC_I64, value, &v));
-    *value = v.i64;
-    return OAR_OK;
-}
-
-oar_status oar_rpc_get_f64(oar_rpc_message *message, double *value)
-{
-    oari_rpc_value v;
-
-    OARI_TRY(take_next(message, OARI_RPC_F64, value, &v));
-    *value = v.f64;
-    return OAR_OK;
-}
-
-oar_status oar_rpc_get_text(oar_rpc_message *message, const char **text)
-{
-    oari_rpc_value v;
-
-    OARI_TRY(take_next(message, OARI_RPC_TEXT, text, &v));
-    *text = (const char *)v.data;
-    return OAR_OK;
-}
-
-oar_status oar_rpc_get_bytes(oar_rpc_message *message, const void **data,
-                             size_t *bytes)
-{
-    oari_rpc_value v;
-
-    if (bytes == NULL)
-        return oari_fail(OAR_E_ARG, "rpc_get_bytes: no place for their number");
-    OARI_TRY(take_next(message, OARI_RPC_BYTES, data, &v));
-    *data = v.data;
-    *bytes = v.bytes;
-    return OAR_OK;
-}
-
-/* Returns where an array's numbers are. */
-static void *data_of(const oar_rpc_message *m, const oari_rpc_value *v)
-{
-    return v->inside ? m->values + (v->data - m->values)
-                     : m->arrays.data[m->next_array].data;
-}
-
-oar_status oar_rpc_get_span(oar_rpc_message *message, oar_span *span)
-{
-    oari_rpc_value v;
-
-    if (span == NULL)
-        return oari_fail(OAR_E_ARG, "rpc_get_span: no place for it");
-    OARI_TRY(look_at_next(message, OARI_RPC_ARRAY, &v));
-    *span = oar_span_of(data_of(message, &v), v.bytes / oar_dtype_size(v.dtype),
-                        v.dtype);
-    go_past(message, &v);
-    return OAR_OK;
-}
-
-oar_status oar_rpc_get_tensor(oar_rpc_message *message, oar_tensor **tensor)
-{
-    oar_storage *storage;
-    oar_tensor *made;
-    oari_rpc_value v;
-
-    if (tensor == NULL)
-        return oari_fail(OAR_E_ARG, "rpc_get_tensor: no place for it");
-    OARI_TRY(look_at_next(message, OARI_RPC_ARRAY, &v));
-    if (v.dtype >= OAR_DTYPE_COUNT)
-        return oari_fail(OAR_E_DTYPE,
-                         "an array of %s is no tensor: read it as "
-                         "a span",
-                         oar_dtype_name(v.dtype));
-    storage =
-        v.inside ? NULL : message->arrays.data[message->next_array].storage;
-    made = storage != NULL
-               ? oar_view_of(NULL, storage, 0, v.dtype, v.shape)
-               : oar_from_data(NULL, v.dtype, v.shape, data_of(message, &v));
-    if (made == NULL)
-        return oar_last_error()->status;
-    go_past(message, &v);
-    *tensor = made;
-    return OAR_OK;
-}
-
 oar_status oari_rpc_message_put_ref(oar_rpc_message *message, int owner,
                                     uint64_t id)
 {
@@ -387,15 +312,6 @@ oar_status oari_rpc_message_put_ref(oar_rpc_message *message, int owner,
     oari_rpc_set_u32(message->values + message->bytes + 1, (uint32_t)owner);
     oari_rpc_set_u64(message->values + message->bytes + 5, id);
     message->bytes += 13;
-    return OAR_OK;
-}
-
-oar_status oari_rpc_message_get_ref(oar_rpc_message *message, int64_t *index)
-{
-    oari_rpc_value v;
-
-    OARI_TRY(take_next(message, OARI_RPC_REF, index, &v));
-    *index = message->next_ref - 1;
     return OAR_OK;
 }
 

@@ -5,6 +5,7 @@
 #define OARI_PARALLEL_RPC_RPC_MESSAGE_H
 
 #include <oarsong/rpc.h>
+#include <oarsong/window.h>
 
 #include "base/vec.h"
 #include "parallel/rpc/rpc_wire.h"
@@ -13,6 +14,7 @@
 typedef struct oari_rpc_attached {
     void *data;
     size_t bytes;
+    int mapped;           /* it lies in a window; if received: to read only */
     oar_storage *storage; /* what the memory belongs to, if it was received */
     void (*drop)(void *arg); /* else NULL, or called when it is done with */
     void *arg;
@@ -23,12 +25,14 @@ struct oar_rpc_message {
     size_t bytes, capacity;
     OARI_VEC(oari_rpc_attached) arrays;
     size_t array_bytes;
-    OARI_VEC(oar_rref *) refs; /* in order; a handle each */
-    int received;              /* 1: it cannot be written to */
-    size_t at;                 /* the next value to read */
-    int64_t read;              /* values before it */
-    int64_t next_array;        /* attached arrays before it */
-    int64_t next_ref;          /* references before it */
+    OARI_VEC(oar_window *) windows; /* in which arrays may lie */
+    size_t mapped_bytes;            /* of array_bytes, those that do */
+    OARI_VEC(oar_rref *) refs;      /* in order; a handle each */
+    int received;                   /* 1: it cannot be written to */
+    size_t at;                      /* the next value to read */
+    int64_t read;                   /* values before it */
+    int64_t next_array;             /* attached arrays before it */
+    int64_t next_ref;               /* references before it */
 };
 
 /* Makes a message to receive into: room for values and arrays of those sizes,

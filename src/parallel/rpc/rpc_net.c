@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "comm/active/active.h"
-#include "parallel/rpc/rpc_agent.h"
+#include "parallel/rpc/rpc_map.h"
 
 enum { FEW_SLOTS = 2 }; /* where most messages are active ones */
 
@@ -118,6 +118,7 @@ static void rank_gone(void *arg, int rank_there, oar_gone how)
     }
     oari_rpc_await_arrivals(agent);
     pthread_mutex_unlock(&agent->lock);
+    oari_rpc_map_rank_gone(agent, rank);
     oari_rpc_send_cancels(agent);
     oari_rref_send_notes(agent);
 }

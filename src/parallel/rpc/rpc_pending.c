@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "parallel/rpc/rpc_into.h"
+#include "parallel/rpc/rpc_map.h"
 #include "parallel/rpc/rpc_stream.h"
 
 /* ---- the table ----------------------------------------------------------- */
@@ -232,10 +233,18 @@ static void time_out(oar_rpc *agent, oari_rpc_pending *p, int64_t now)
     oari_rpc_give_up(p, &error);
 }
 
+void oari_rpc_watch_deadline(oar_rpc *agent, int64_t deadline_ns)
+{
+    if (deadline_ns < agent->timer_ns) {
+        agent->timer_ns = deadline_ns;
+        oari_worker_wake(agent->timer);
+    }
+}
+
 int64_t oari_rpc_check_deadlines(void *arg)
 {
     oar_rpc *agent = arg;
-    int64_t now = oari_now_ns(), next = OARI_NEVER;
+    int64_t now = oari_now_ns(), next = OARI_NEVER, kept_ns;
 
     pthread_mutex_lock(&agent->lock);
     for (int b = 0; b < OARI_RPC_BUCKETS; b++)
@@ -247,6 +256,8 @@ int64_t oari_rpc_check_deadlines(void *arg)
             else if (p->deadline_ns < next)
                 next = p->deadline_ns;
         }
+    kept_ns = oari_rpc_map_expire(agent, now);
+    next = kept_ns < next ? kept_ns : next;
     if (agent->closing)
         next = OARI_NEVER;
     agent->timer_ns = next;

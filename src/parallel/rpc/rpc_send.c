@@ -7,12 +7,13 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "comm/active/active.h"
-#include "parallel/rpc/rpc_agent.h"
+#include "parallel/rpc/rpc_map.h"
 
 enum { PUSH_BYTES = 1024 }; /* of a message that is written on the stack */
 
 static void drop_out(oari_rpc_out *out)
 {
+    oari_rpc_map_free_lent(out->lent);
     oar_rpc_message_destroy(out->message);
     oari_free(out);
 }
@@ -48,9 +49,9 @@ static void post_part(oari_rpc_out *out, const void *data, size_t bytes,
 static void post_parts(oari_rpc_out *out, uint64_t sequence)
 {
     const oar_rpc_message *m = out->message;
-    int64_t arrays = m != NULL ? m->arrays.count : 0;
     int64_t tag = oari_rpc_tag_of(sequence);
-    int apart = out->apart;
+    int apart = out->apart, mapped = out->mapped;
+    int arrays = atomic_load(&out->parts_left) - 1 - apart;
 
     if (oari_active_send(out->net->group, oari_rpc_rank_in(out->net, out->to),
                          out->byte, out->bytes))
@@ -59,8 +60,12 @@ static void post_parts(oari_rpc_out *out, uint64_t sequence)
         post_part(out, out->byte, out->bytes, 0);
     if (apart)
         post_part(out, m->values, m->bytes, tag);
-    for (int64_t i = 0; i < arrays; i++)
-        post_part(out, m->arrays.data[i].data, m->arrays.data[i].bytes, tag);
+    for (int64_t i = 0; arrays > 0; i++)
+        if (!mapped || !m->arrays.data[i].mapped) {
+            arrays--;
+            post_part(out, m->arrays.data[i].data, m->arrays.data[i].bytes,
+                      tag);
+        }
 }
 
 /* Posts what waits for a rank, unless another thread, or this one further out,
@@ -82,6 +87,11 @@ static void flush(oar_rpc *agent, int to)
                 peer->sent = sequence;
                 oari_rpc_set_u64(out->byte + 8, sequence);
                 out->net->parts += atomic_load(&out->parts_left);
+                if (out->lent != NULL && !peer->gone) {
+                    out->lent->sequence = sequence;
+                    oari_list_append(&peer->lent, &out->lent->link);
+                    out->lent = NULL;
+                }
             }
             pthread_mutex_unlock(&agent->lock);
             if (late)
@@ -95,19 +105,30 @@ static void flush(oar_rpc *agent, int to)
     pthread_mutex_unlock(&agent->lock);
 }
 
-/* Says in the head what follows it, and returns the bytes of the first part. */
-static size_t complete_head(oari_rpc_head *head, const oar_rpc_message *m)
+/* Returns whether an array of a message with that head is sent. */
+static int is_sent(const oari_rpc_head *head, const oari_rpc_attached *a)
 {
-    size_t arrays = m != NULL ? (size_t)m->arrays.count : 0;
-    size_t values = m != NULL ? m->bytes : 0;
-    size_t bytes =
-        OARI_RPC_HEAD + strlen(head->name) + strlen(head->site) + 8 * arrays;
-    int apart = bytes + values > OARI_RPC_EAGER;
+    return (head->flags & OARI_RPC_MAPPED) == 0 || !a->mapped;
+}
 
+/* Says in the head what follows it, and returns the bytes of the first part. */
+static size_t complete_head(oari_rpc_head *head, const oar_rpc_message *m,
+                            int mapped)
+{
+    size_t arrays = 0, values = m != NULL ? m->bytes : 0, bytes;
+    int apart;
+
+    head->flags |= mapped ? OARI_RPC_MAPPED : 0;
+    for (int64_t i = 0; m != NULL && i < m->arrays.count; i++)
+        arrays += is_sent(head, &m->arrays.data[i]);
+    bytes =
+        OARI_RPC_HEAD + strlen(head->name) + strlen(head->site) + 8 * arrays;
+    apart = bytes + values > OARI_RPC_EAGER;
     head->flags |= apart ? OARI_RPC_APART : 0;
     head->arrays = (uint32_t)arrays;
     head->value_bytes = values;
-    head->array_bytes = m != NULL ? m->array_bytes : 0;
+    head->array_bytes =
+        m != NULL ? m->array_bytes - (mapped ? m->mapped_bytes : 0) : 0;
     return bytes + (apart ? 0 : values);
 }
 
@@ -117,8 +138,11 @@ static void write_first(unsigned char *byte, const oari_rpc_head *head,
 {
     size_t at = oari_rpc_write_head(byte, head);
 
-    for (size_t i = 0; i < head->arrays; i++, at += 8)
-        oari_rpc_set_u64(byte + at, m->arrays.data[i].bytes);
+    for (int64_t i = 0; m != NULL && i < m->arrays.count; i++)
+        if (is_sent(head, &m->arrays.data[i])) {
+            oari_rpc_set_u64(byte + at, m->arrays.data[i].bytes);
+            at += 8;
+        }
     if ((head->flags & OARI_RPC_APART) == 0 && head->value_bytes > 0)
         memcpy(byte + at, m->values, m->bytes);
 }
@@ -133,7 +157,12 @@ static oari_rpc_out *write_out(int to, const oari_rpc_head *head,
     *out = (oari_rpc_out){ .to = to,
                            .message = m,
                            .apart = (head->flags & OARI_RPC_APART) != 0,
+                           .mapped = (head->flags & OARI_RPC_MAPPED) != 0,
                            .bytes = bytes };
+    if (out->mapped && oari_rpc_map_lend(m, &out->lent) != OAR_OK) {
+        oari_free(out);
+        return NULL;
+    }
     atomic_init(&out->parts_left, 1 + out->apart + (int)head->arrays);
     write_first(out->byte, head, m);
     return out;
@@ -171,6 +200,7 @@ static int push(oar_rpc *agent, int to, const oari_rpc_head *head,
     int sent, more;
 
     if (bytes > PUSH_BYTES || head->arrays > 0 ||
+        (head->flags & OARI_RPC_MAPPED) != 0 ||
         (m != NULL && m->refs.count > 0) ||
         (net = take_turn(agent, to, head->life, &sequence)) == NULL)
         return 0;
@@ -195,7 +225,8 @@ static int push(oar_rpc *agent, int to, const oari_rpc_head *head,
 oar_status oari_rpc_send(oar_rpc *agent, int to, oari_rpc_head *head,
                          oar_rpc_message *message)
 {
-    size_t bytes = complete_head(head, message);
+    size_t bytes =
+        complete_head(head, message, oari_rpc_map_applies(agent, to, message));
     oari_rpc_out *out;
     int keep;
 

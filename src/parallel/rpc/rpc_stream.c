@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "parallel/rpc/rpc_map.h"
 
 /* ---- the caller ---------------------------------------------------------- */
 
@@ -135,11 +136,12 @@ static int owe_credit(oar_future *future, const oar_rpc_message *part,
     oari_rpc_pending *p = future->pending;
 
     s->paid_later++;
-    s->paid_bytes += oar_rpc_message_bytes(part);
+    s->paid_bytes += oar_rpc_message_bytes(part) - part->mapped_bytes;
     if (p == NULL || (2 * s->paid_later < s->room &&
                       2 * s->paid_bytes < future->agent->opts.stream_bytes))
         return 0;
     *head = (oari_rpc_head){ .kind = OARI_RPC_CREDIT,
+                             .life = p->life,
                              .call = p->number,
                              .status = (uint32_t)s->paid_later,
                              .reference = s->paid_bytes,
@@ -316,6 +318,8 @@ oar_status oar_rpc_send_part(oar_rpc_call *call, oar_rpc_message *part)
         if (status == OAR_OK) {
             call->parts_out++;
             call->part_bytes_out += oar_rpc_message_bytes(part);
+            if (oari_rpc_map_applies(call->agent, call->from, part))
+                call->part_bytes_out -= part->mapped_bytes;
             call->agent->stats.parts_out++;
         }
         pthread_mutex_unlock(&call->agent->lock);

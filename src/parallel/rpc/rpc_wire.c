@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include <oarsong/window.h>
+
 #include "base/status.h"
 
 enum { MAGIC = 0x3152414fu }; /* "OAR1" */
@@ -88,8 +90,8 @@ static oar_status check_head(const oari_rpc_head *head, size_t bytes,
     if (head->kind < 1 || head->kind >= OARI_RPC_KIND_END)
         return oari_fail(OAR_E_DATA, "a message of kind %d, which is none",
                          (int)head->kind);
-    if ((head->flags &
-         ~(unsigned)(OARI_RPC_FAILED | OARI_RPC_APART | OARI_RPC_REMOTE)) != 0)
+    if ((head->flags & ~(unsigned)(OARI_RPC_FAILED | OARI_RPC_APART |
+                                   OARI_RPC_REMOTE | OARI_RPC_MAPPED)) != 0)
         return oari_fail(OAR_E_DATA, "a %s with unknown flags %#x",
                          oari_rpc_kind_name(head->kind), head->flags);
     if ((head->flags & OARI_RPC_REMOTE) != 0 &&
@@ -209,6 +211,20 @@ static oar_status find_array_bytes(const oar_shape *shape, size_t element,
     return OAR_OK;
 }
 
+/* Reads where an array lies in a window. */
+static oar_status read_window(const unsigned char *values, size_t bytes,
+                              size_t at, oari_rpc_value *v)
+{
+    if (bytes - at < OAR_WINDOW_TOKEN_BYTES + 8)
+        return oari_fail(OAR_E_DATA, "an array that ends too early");
+    if (values[at + OAR_WINDOW_TOKEN_BYTES - 1] != 0)
+        return oari_fail(OAR_E_DATA, "a token of a window that does not end");
+    v->token = (const char *)values + at;
+    v->first = oari_rpc_u64(values + at + OAR_WINDOW_TOKEN_BYTES);
+    v->next = at + OAR_WINDOW_TOKEN_BYTES + 8;
+    return OAR_OK;
+}
+
 static oar_status read_array(const unsigned char *values, size_t bytes,
                              size_t at, oari_rpc_value *v)
 {
@@ -217,12 +233,13 @@ static oar_status read_array(const unsigned char *values, size_t bytes,
     if (bytes - at < 3)
         return oari_fail(OAR_E_DATA, "an array that ends too early");
     if (values[at] >= OAR_DTYPE_COUNT_ALL || values[at + 1] > OAR_MAX_DIMS ||
-        values[at + 2] > 1)
+        values[at + 2] > 2)
         return oari_fail(OAR_E_DATA, "an array of dtype %d with %d dims",
                          values[at], values[at + 1]);
     v->dtype = (oar_dtype)values[at];
     v->shape.ndim = values[at + 1];
-    v->inside = values[at + 2];
+    v->inside = values[at + 2] == 1;
+    v->mapped = values[at + 2] == 2;
     at += 3;
     if ((bytes - at) / 8 < (size_t)v->shape.ndim)
         return oari_fail(OAR_E_DATA, "an array that ends too early");
@@ -230,6 +247,8 @@ static oar_status read_array(const unsigned char *values, size_t bytes,
         v->shape.dim[d] = (int64_t)oari_rpc_u64(values + at);
     OARI_TRY(find_array_bytes(&v->shape, oar_dtype_size(v->dtype), &v->bytes));
     v->next = at;
+    if (v->mapped)
+        return read_window(values, bytes, at, v);
     if (!v->inside)
         return OAR_OK;
     begin = (at + OARI_RPC_ALIGN - 1) / OARI_RPC_ALIGN * OARI_RPC_ALIGN;

@@ -18,10 +18,14 @@
  * credit the parts that were taken, and reference their bytes.
  *
  * A value is a type (u8) and, by type: i64 and f64 8 bytes; text u32 and bytes
- * u64 length, then that many and, of a text, a zero; an array u8 dtype, u8
- * dims, u8 inside, i64 for each dim, and then zeros up to a multiple of 16 from
- * the beginning of the values and its numbers (inside), or nothing: it is the
- * next of the attached arrays; a reference u32 owner, u64 id. */
+ * u64 length, then that many and, of a text, a zero; a reference u32 owner, u64
+ * id; an array u8 dtype, u8 dims, u8 inside, i64 for each dim, and then
+ *   inside 1: zeros up to a multiple of 16 from the beginning of the values,
+ *             and its numbers;
+ *   inside 0: nothing, it is the next of the attached arrays;
+ *   inside 2: the token of a window, with zeros to OAR_WINDOW_TOKEN_BYTES, and
+ *             u64 where in it the array begins. It is attached, too, unless
+ *             the message is mapped. */
 #ifndef OARI_PARALLEL_RPC_RPC_WIRE_H
 #define OARI_PARALLEL_RPC_RPC_WIRE_H
 
@@ -50,7 +54,8 @@ enum {
     X(OARI_RPC_HELD, 7, "held")       \
     X(OARI_RPC_DROP, 8, "drop")       \
     X(OARI_RPC_PART, 9, "part")       \
-    X(OARI_RPC_CREDIT, 10, "credit")
+    X(OARI_RPC_CREDIT, 10, "credit")  \
+    X(OARI_RPC_RETURNED, 11, "returned")
 
 typedef enum oari_rpc_kind {
     OARI_RPC_KIND_LIST(OAR_ENUM_ROW) OARI_RPC_KIND_END
@@ -59,7 +64,8 @@ typedef enum oari_rpc_kind {
 enum {
     OARI_RPC_FAILED = 1, /* an answer: the values are an oar_error */
     OARI_RPC_APART = 2,  /* the values follow by themselves */
-    OARI_RPC_REMOTE = 4  /* a call: its reply stays, as the head's reference */
+    OARI_RPC_REMOTE = 4, /* a call: its reply stays, as the head's reference */
+    OARI_RPC_MAPPED = 8  /* arrays that lie in windows are not attached */
 };
 
 typedef struct oari_rpc_head {
@@ -93,7 +99,10 @@ typedef struct oari_rpc_value {
     oar_dtype dtype;
     oar_shape shape;
     int inside;
-    int owner; /* of a reference */
+    int mapped;        /* it has: */
+    const char *token; /* of a window, with a zero behind it */
+    uint64_t first;    /* byte of the window */
+    int owner;         /* of a reference */
     uint64_t id;
     size_t next; /* where the value after it begins */
 } oari_rpc_value;
