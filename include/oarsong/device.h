@@ -70,6 +70,22 @@ OAR_API oar_status oar_device_describe(oar_device device,
  * nvcc when the library was built, a file that is not beside it). */
 OAR_API oar_status oar_device_kernels(oar_device device);
 
+/* Whether products of matrices there are done by cuBLASLt, which is looked for
+ * at the first call that needs it (libcublasLt.so.13 or .12, or what
+ * OARSONG_CUBLASLT_LIBRARY names): OAR_OK, or OAR_E_UNAVAILABLE with the
+ * reason. Without it the library's own kernels do them, about half as fast. */
+OAR_API oar_status oar_device_blas(oar_device device);
+
+/* How products of f32 are computed on GPUs. Halves have sums in f32 always. */
+typedef enum oar_math {
+    OAR_MATH_F32 = 0,
+    OAR_MATH_TF32 = 1 /* with 10 bits of mantissa, by tensor cores, where
+                         cuBLASLt does them */
+} oar_math;
+
+/* Sets that for a GPU, from the next product on; OAR_MATH_F32 until then. */
+OAR_API oar_status oar_device_set_math(oar_device device, oar_math math);
+
 /* The GPU that this thread means when it does not say which. Until it is set:
  * LOCAL_RANK (of the launcher) modulo the number of GPUs, else the first, even
  * where there is none. It is not CUDA's current device, which no call here

@@ -15,7 +15,7 @@
 
 enum {
     OARI_MAX_INPUTS = 8,
-    OARI_MAX_SAVED = 5,
+    OARI_MAX_SAVED = 6,
     OARI_READS_ALL = (1 << OARI_MAX_SAVED) - 1,
     OARI_READS_NONE = 1 << OARI_MAX_SAVED
 };

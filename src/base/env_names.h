@@ -17,6 +17,7 @@
     X("OARSONG_BRUCK_RANKS", NULL)                            \
     X("OARSONG_CHAIN_BYTES", NULL)                            \
     X("OARSONG_CHUNK_BYTES", NULL)                            \
+    X("OARSONG_CUBLASLT_LIBRARY", NULL)                       \
     X("OARSONG_CUDA_LIBRARY", NULL)                           \
     X("OARSONG_EAGER_BYTES", NULL)                            \
     X("OARSONG_ENABLE_GPU_FALLBACK", OARI_YES_OR_NO)          \
@@ -66,6 +67,7 @@
     X("OARSONG_TCP_SOCKETS", NULL)                            \
     X("OARSONG_TIMEOUT_MS", NULL)                             \
     X("OARSONG_TREE_BYTES", NULL)                             \
+    X("OARSONG_TUNE_FILE", NULL)                              \
     X("OARSONG_TWO_LEVEL", NULL)                              \
     X("OARSONG_UCC_BF16", OARI_YES_OR_NO)                     \
     X("OARSONG_WIRE", "auto plain auth tls")

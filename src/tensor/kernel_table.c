@@ -8,6 +8,8 @@
 
 const oari_kernel_table oari_cpu_kernels = { .wide = 1,
                                              .unary_split = oari_unary_split,
+                                             .attend_scratch =
+                                                 oari_attend_scratch,
 #define X(name, arguments) .name = oari_##name,
                                              OARI_KERNEL_LIST(X)
 #undef X

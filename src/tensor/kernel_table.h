@@ -87,8 +87,13 @@ typedef struct oari_kernel_table {
     int wide;  /* kernels that say "f32 or f64" need f32 copies of halves; 0:
                   they take halves as they are, and add up in f32 */
     int async; /* results are there later: nothing may be read by the host */
-    /* (optional) As in cpu/arith.h; the only one that answers. */
+    /* (optional) As in cpu/arith.h. */
     int (*unary_split)(oari_unary_kind kind, oari_in to, oari_in x);
+    /* Numbers of scratch memory for attend or attend_back. */
+    int64_t (*attend_scratch)(const oari_attention *a);
+    /* (optional) to = x weight' + bias in one pass: see cuda/cuda_kernels.h. */
+    oar_status (*linear)(oari_pool *pool, oari_in to, oari_in x, oari_in weight,
+                         oari_in bias);
     /* NULL: the device does not have it. */
 #define X(name, arguments) oar_status(*name) arguments;
     OARI_KERNEL_LIST(X)

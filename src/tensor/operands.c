@@ -20,11 +20,10 @@ static void take_scratch(oari_operands *operands, oari_operand *s,
 }
 
 /* Adds an operand: the array itself if it is plain, else scratch memory. */
-static oari_operand *add_operand(oari_operands *operands, const oari_array *a)
+static oari_operand *add_operand(oari_operands *operands, const oari_array *a,
+                                 oar_dtype dtype)
 {
     oari_operand *s = &operands->operand[operands->count++];
-    oar_dtype dtype =
-        oari_kernels_on(a->device)->wide ? oari_work_dtype(a->dtype) : a->dtype;
 
     *s = (oari_operand){ .plain = *a };
     operands->device = a->device;
@@ -33,13 +32,20 @@ static oari_operand *add_operand(oari_operands *operands, const oari_array *a)
     return s;
 }
 
+/* The dtype that a device computes an array in. */
+static oar_dtype plain_dtype(const oari_array *a)
+{
+    return oari_kernels_on(a->device)->wide ? oari_work_dtype(a->dtype)
+                                            : a->dtype;
+}
+
 const oari_array *oari_operands_in(oari_operands *operands, const oari_array *a)
 {
     oari_operand *s;
 
     if (a == NULL)
         return NULL;
-    s = add_operand(operands, a);
+    s = add_operand(operands, a, plain_dtype(a));
     if (s->scratch != NULL)
         operands->status = OARI_KERNEL(a, copy, &s->plain, a);
     return &s->plain;
@@ -59,11 +65,17 @@ const oari_array *oari_operands_tensor(oari_operands *operands,
 const oari_array *oari_operands_out(oari_operands *operands,
                                     const oari_array *to, int add)
 {
-    oari_operand *s;
+    return to == NULL
+               ? NULL
+               : oari_operands_out_as(operands, to, plain_dtype(to), add);
+}
 
-    if (to == NULL)
-        return NULL;
-    s = add_operand(operands, to);
+const oari_array *oari_operands_out_as(oari_operands *operands,
+                                       const oari_array *to, oar_dtype dtype,
+                                       int add)
+{
+    oari_operand *s = add_operand(operands, to, dtype);
+
     if (s->scratch != NULL)
         s->to = to;
     if (s->scratch != NULL && add)

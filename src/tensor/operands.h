@@ -19,7 +19,7 @@
 #include "base/dtype.h"
 #include "tensor/kernel_table.h"
 
-enum { OARI_OPERANDS_MAX = 9 };
+enum { OARI_OPERANDS_MAX = 10 };
 
 typedef struct oari_operand {
     oari_array plain;     /* what the kernel sees */
@@ -51,6 +51,11 @@ const oari_array *oari_operands_tensor(oari_operands *operands,
  * add to it; NULL for NULL. `to` must stay valid until oari_operands_finish. */
 const oari_array *oari_operands_out(oari_operands *operands,
                                     const oari_array *to, int add);
+
+/* The same where the kernel's results have another dtype than `to`. */
+const oari_array *oari_operands_out_as(oari_operands *operands,
+                                       const oari_array *to, oar_dtype dtype,
+                                       int add);
 
 /* Returns scratch memory for `count` numbers of this dtype; NULL on failure. */
 void *oari_operands_scratch(oari_operands *operands, oar_dtype dtype,

@@ -14,13 +14,23 @@
 #include "tensor/cpu/nn/attention.h"
 #include "tensor/operands.h"
 
-enum { Q, K, V, MASK, LSE }; /* inputs, and what is saved */
+enum { Q, K, V, MASK, LSE, RESULT }; /* inputs, and what is saved */
+
+/* What packed attention saves. */
+enum { PACKED_QKV, PACKED_LSE, PACKED_RESULT };
+
+/* Returns the result where backward reads it: on a GPU; else NULL. */
+static oar_tensor *saved_result(oar_tensor *out)
+{
+    return out != NULL && oari_device_of(out).kind == OAR_CUDA ? out : NULL;
+}
 
 /* ---- the computation on arrays ------------------------------------------- */
 
 /* Arrays of one attention; dims are [.., positions, width]. */
 typedef struct parts {
     oari_array q, k, v, out, lse; /* out: in backward its gradient */
+    oari_array result;            /* in backward on a GPU; .data NULL: none */
     const oar_tensor *mask;       /* or NULL */
     const oari_array *dq, *dk, *dv;
     int add_q, add_k, add_v;
@@ -51,14 +61,14 @@ static oari_head_strides place_input(oari_operands *operands,
     return strip_of_rows(oari_operands_in(operands, a));
 }
 
-static oari_head_strides place_out(oari_operands *operands,
+static oari_head_strides place_out(oari_operands *operands, oar_dtype dtype,
                                    const oari_array *to, int add)
 {
     oari_head_strides strip = { 0 };
 
-    if (to == NULL || oari_head_strides_of(to, &strip))
+    if (to == NULL || (to->dtype == dtype && oari_head_strides_of(to, &strip)))
         return strip;
-    return strip_of_rows(oari_operands_out(operands, to, add));
+    return strip_of_rows(oari_operands_out_as(operands, to, dtype, add));
 }
 
 /* A mask, or its gradient, repeated to the scores of all heads. */
@@ -78,7 +88,10 @@ static oari_attention set_up(oari_operands *operands, const parts *p,
     const oar_shape *q = &p->q.at.shape, *v = &p->v.at.shape;
     int n = q->ndim;
     int64_t kv_heads = n > 2 ? p->k.at.shape.dim[n - 3] : 0;
-    oari_attention a = { .dtype = oari_work_dtype(p->q.dtype),
+    const int wide = oari_kernels_on(p->q.device)->wide;
+    oari_attention a = { .device = p->q.device,
+                         .dtype =
+                             wide ? oari_work_dtype(p->q.dtype) : p->q.dtype,
                          .outer = 1,
                          .heads = n > 2 ? q->dim[n - 3] : 1,
                          .t = q->dim[n - 2],
@@ -107,9 +120,14 @@ static oari_attention set_up(oari_operands *operands, const parts *p,
             a.mask = *oari_operands_in(operands, &a.mask);
         a.mask = repeat_mask(a.mask, p);
     }
-    a.scratch =
-        oari_operands_scratch(operands, a.dtype, oari_attend_scratch(&a));
     return a;
+}
+
+static void take_scratch(oari_operands *operands, oari_attention *a)
+{
+    a->scratch =
+        oari_operands_scratch(operands, oari_work_dtype(a->dtype),
+                              oari_kernels_on(a->device)->attend_scratch(a));
 }
 
 static oar_status attend(oari_pool *pool, const parts *p,
@@ -118,7 +136,8 @@ static oar_status attend(oari_pool *pool, const parts *p,
     oari_operands operands = { .pool = pool };
     oari_attention a = set_up(&operands, p, extra);
 
-    a.out = place_out(&operands, &p->out, 0);
+    a.out = place_out(&operands, a.dtype, &p->out, 0);
+    take_scratch(&operands, &a);
     if (operands.status == OAR_OK)
         operands.status = OARI_KERNEL(&p->q, attend, &a);
     return oari_operands_finish(&operands);
@@ -131,15 +150,18 @@ static oar_status attend_back(oari_pool *pool, const parts *p,
     oari_attention a = set_up(&operands, p, extra);
 
     a.out = place_input(&operands, &p->out);
-    a.dq = place_out(&operands, p->dq, p->add_q);
-    a.dk = place_out(&operands, p->dk, p->add_k);
-    a.dv = place_out(&operands, p->dv, p->add_v);
+    if (p->result.data != NULL)
+        a.result = place_input(&operands, &p->result);
+    a.dq = place_out(&operands, a.dtype, p->dq, p->add_q);
+    a.dk = place_out(&operands, a.dtype, p->dk, p->add_k);
+    a.dv = place_out(&operands, a.dtype, p->dv, p->add_v);
     a.dk.shared = a.dv.shared = a.k.shared;
     if (p->dmask != NULL)
         a.dmask = repeat_mask(*p->dmask, p);
     a.add_q = p->add_q;
     a.add_k = p->add_k;
     a.add_v = p->add_v;
+    take_scratch(&operands, &a);
     if (operands.status == OAR_OK)
         operands.status = OARI_KERNEL(&p->q, attend_back, &a);
     return oari_operands_finish(&operands);
@@ -163,6 +185,9 @@ static oar_status attention_back_all(oari_node *node, const oari_array *dq,
                 .mask = mask,
                 .dq = dq,
                 .add_q = add };
+
+    if (node->saved[RESULT] != NULL)
+        p.result = oari_array_of(node->saved[RESULT]);
 
     OARI_TRY(oari_fused_grad_open(node, K, k->dtype, k->at.shape, &dk));
     OARI_TRY(oari_fused_grad_open(node, V, v->dtype, v->at.shape, &dv));
@@ -337,11 +362,12 @@ oar_tensor *oar_attention(oar_tape *tape, oar_tensor *q, oar_tensor *k,
         out = NULL;
     }
     out = oari_emit(tape, out,
-                    &(oari_node_record){ .op = &attention_op,
-                                         .inputs = 4,
-                                         .input = { q, k, v, o.mask },
-                                         .saved = { q, k, v, o.mask, lse },
-                                         .extra = extra });
+                    &(oari_node_record){
+                        .op = &attention_op,
+                        .inputs = 4,
+                        .input = { q, k, v, o.mask },
+                        .saved = { q, k, v, o.mask, lse, saved_result(out) },
+                        .extra = extra });
     oari_tensor_drop(pool, lse);
     return out;
 }
@@ -396,9 +422,17 @@ static parts packed_parts(const oar_tensor *qkv, const oar_tensor *out,
 static oar_status packed_back(oari_node *node, int i, const oari_array *to,
                               int add)
 {
-    parts p =
-        packed_parts(node->saved[0], node->grad, node->saved[1], &node->extra);
+    parts p = packed_parts(node->saved[PACKED_QKV], node->grad,
+                           node->saved[PACKED_LSE], &node->extra);
     packed d = unpack_qkv(to, &node->extra);
+    oari_array result;
+
+    if (node->saved[PACKED_RESULT] != NULL) {
+        result = oari_array_of(node->saved[PACKED_RESULT]);
+        p.result =
+            heads_of(result, 0, node->extra.attention.heads,
+                     result.at.shape.dim[2] / node->extra.attention.heads);
+    }
 
     p.dq = &d.q;
     p.dk = &d.k;
@@ -448,12 +482,13 @@ oar_tensor *oari_packed_attention(oar_tape *tape, oar_tensor *qkv, int heads,
         oari_tensor_drop(pool, out);
         out = NULL;
     }
-    out = oari_emit(tape, out,
-                    &(oari_node_record){ .op = &packed_op,
-                                         .inputs = 1,
-                                         .input = { qkv },
-                                         .saved = { qkv, lse },
-                                         .extra = extra });
+    out =
+        oari_emit(tape, out,
+                  &(oari_node_record){ .op = &packed_op,
+                                       .inputs = 1,
+                                       .input = { qkv },
+                                       .saved = { qkv, lse, saved_result(out) },
+                                       .extra = extra });
     oari_tensor_drop(pool, lse);
     return out;
 }

@@ -53,10 +53,15 @@ static oar_status multiply_rows(oari_pool *pool, const oari_array *to,
                                 const oar_tensor *bias)
 {
     oari_array into = as_matrix(*to), from = rows_of(rows);
-    oari_array w = transposed(oari_array_of(weight)), b;
+    oari_array plain = oari_array_of(weight), w = transposed(plain), b;
+    const oari_kernel_table *kernels = oari_kernels_on(into.device);
 
-    if (bias != NULL) {
+    if (bias != NULL)
         b = oari_array_of(bias);
+    if (kernels->linear != NULL)
+        return kernels->linear(pool, &into, &from, &plain,
+                               bias != NULL ? &b : NULL);
+    if (bias != NULL) {
         OARI_TRY(OARI_KERNEL(&into, copy, &into, &b));
     }
     return OARI_KERNEL(&into, matmul, pool, &into, bias != NULL, &from, &w);

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "device/cuda/cuda_blas.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/index_error.h"
 
@@ -80,6 +81,7 @@ void oar_stream_destroy(oar_device device, void *stream)
 
     if (stream == NULL || enter_device(device, "end a stream", &cu) != OAR_OK)
         return;
+    oari_blas_forget(device.index, stream);
     leave_device(cu->StreamDestroy(stream), "end a stream");
 }
 

@@ -79,12 +79,6 @@ oar_status oari_cuda_scatter_add(const oari_array *to, int dim,
                                  const oari_array *index,
                                  const oari_array *source);
 
-/* ---- product_plain.c: matmul by a plain kernel of ours ------------------- */
-
-oar_status oari_cuda_matmul_plain(oari_pool *pool, const oari_array *to,
-                                  int add, const oari_array *a,
-                                  const oari_array *b);
-
 /* ---- cuda_norm.c: weight and bias may be f32 where x is a half ----------- */
 
 oar_status oari_cuda_layer_norm(const oari_array *to, const oari_array *mean,
@@ -192,5 +186,22 @@ oar_status oari_cuda_rotary_angles(const oari_array *angle, int64_t first,
                                    double base);
 oar_status oari_cuda_rotary(const oari_array *to, int add, const oari_array *x,
                             const oari_array *angle, int64_t turned, int back);
+
+/* ---- product.c: any strides of a and b; to is f32 or of their dtype -------- */
+
+oar_status oari_cuda_matmul(oari_pool *pool, const oari_array *to, int add,
+                            const oari_array *a, const oari_array *b);
+
+/* to [rows, n] = x [rows, k] times weight [n, k] turned, + bias [n] or NULL. */
+oar_status oari_cuda_linear(oari_pool *pool, const oari_array *to,
+                            const oari_array *x, const oari_array *weight,
+                            const oari_array *bias);
+
+/* ---- cuda_attention.c --------------------------------------------------------- */
+
+oar_status oari_cuda_attend(const oari_attention *a);
+oar_status oari_cuda_attend_back(const oari_attention *a);
+/* Numbers of scratch memory, f32 (f64 for f64), that backward needs. */
+int64_t oari_cuda_attend_scratch(const oari_attention *a);
 
 #endif

@@ -42,5 +42,9 @@ const oari_kernel_table oari_cuda_kernels = {
     .gather = oari_cuda_gather,
     .scatter_add = oari_cuda_scatter_add,
     .sum_columns = oari_cuda_sum_columns,
-    .matmul = oari_cuda_matmul_plain,
+    .matmul = oari_cuda_matmul,
+    .linear = oari_cuda_linear,
+    .attend = oari_cuda_attend,
+    .attend_back = oari_cuda_attend_back,
+    .attend_scratch = oari_cuda_attend_scratch,
 };

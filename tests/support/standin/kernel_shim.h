@@ -13,6 +13,9 @@
 #include "standin/block.h"
 #include "standin/kernel.h"
 
+/* What src/tensor/cuda/mma.h includes instead of the GPU's instructions. */
+#define OARI_MMA_HOST "standin/mma_host.h"
+
 struct dim3 {
     unsigned x, y, z;
 };

@@ -33,7 +33,8 @@ int oari_head_strides_of(const oari_array *a, oari_head_strides *strip)
 {
     int n = a->at.shape.ndim;
 
-    if (n < 2 || n > 4 || oari_dtype_is_half(a->dtype))
+    if (n < 2 || n > 4 ||
+        (a->device.kind == OAR_CPU && oari_dtype_is_half(a->dtype)))
         return 0;
     if (a->at.stride[n - 1] != 1 && a->at.shape.dim[n - 1] > 1)
         return 0;

@@ -18,7 +18,8 @@ typedef struct oari_head_strides {
 } oari_head_strides;
 
 typedef struct oari_attention {
-    oar_dtype dtype; /* f32 or f64 */
+    oar_device device;
+    oar_dtype dtype; /* f32 or f64; on a GPU halves too */
     int64_t outer, heads;
     int64_t t, s, d, e; /* q is t x d, k s x d, v s x e, the result t x e */
     double scale;
@@ -30,8 +31,9 @@ typedef struct oari_attention {
     oari_head_strides q, k, v;
     oari_head_strides out; /* the result, in backward its gradient */
     void *lse;             /* [outer, heads, t] */
-    void *scratch;         /* oari_attend_scratch elements */
+    void *scratch; /* as the table of kernels asks for; f32, f64 for f64 */
     /* Backward only. */
+    oari_head_strides result; /* on a GPU; may be NULL, and is slow then */
     oari_head_strides dq, dk, dv;
     int add_q, add_k, add_v;
     oari_array dmask; /* of dtype, is added to; .data NULL: not wanted */
@@ -42,10 +44,12 @@ typedef struct oari_attention {
  * scores and may hide by minus infinity. A row all of whose keys are hidden
  * gives zeros. */
 
-/* Whether the array's heads can be used where they lie: work dtype, at most two
- * leading dims, no gaps in the last. If so, *strip says where. */
+/* Whether the array's heads can be used where they lie: a dtype that the
+ * device's kernels take, at most two leading dims, no gaps in the last. If so,
+ * *strip says where. */
 int oari_head_strides_of(const oari_array *a, oari_head_strides *strip);
 
+/* Returns how many numbers of scratch memory a pass needs. */
 int64_t oari_attend_scratch(const oari_attention *a);
 oar_status oari_attend(const oari_attention *a);
 oar_status oari_attend_back(const oari_attention *a);

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of matrices on a GPU give what the cpu's give, to rounding: every
+ * float dtype, ragged shapes, views, batches that are repeated and summed, and
+ * linear layers with their gradients. */
+#include "support/gpu.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <oarsong/ops.h>
+#include <oarsong/tape.h>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "support/last_error.h"
+#include "tensor/cuda/cuda_kernels.h"
+#include "tensor/tensor.h"
+
+static const oar_device cpu = { OAR_CPU, 0 }, gpu = { OAR_CUDA, 0 };
+static const oar_dtype floats[] = { OAR_F32, OAR_F64, OAR_F16, OAR_BF16 };
+static uint64_t seed = 1;
+
+static double tolerance(oar_dtype dtype, int64_t k)
+{
+    double unit = dtype == OAR_F64   ? 1e-14
+                  : dtype == OAR_F32 ? 1e-6
+                  : dtype == OAR_F16 ? 2e-3
+                                     : 1.6e-2;
+
+    return unit * (1 + sqrt((double)k));
+}
+
+/* Returns the largest difference of two tensors of one shape; NaN counts. */
+static double difference(const oar_tensor *a, const oar_tensor *b)
+{
+    size_t count = (size_t)oar_tensor_count(a);
+    double *x = calloc(count + 1, sizeof *x), *y = calloc(count + 1, sizeof *y);
+    double worst = oar_tensor_read(a, OAR_F64, x) != OAR_OK ||
+                           oar_tensor_read(b, OAR_F64, y) != OAR_OK
+                       ? 1e9
+                       : 0;
+
+    for (size_t i = 0; i < count; i++)
+        if (!(fabs(x[i] - y[i]) <= worst))
+            worst = fabs(x[i] - y[i]) + (isfinite(x[i] - y[i]) ? 0 : 1e9);
+    free(x);
+    free(y);
+    return worst;
+}
+
+/* One product: the last two dims of a are turned if told so, and so are b's;
+ * leading dims may be 1 where the other has more. */
+typedef struct product_case {
+    oar_shape to, a, b;
+    int a_turned, b_turned;
+} product_case;
+
+static oari_array view_of(const oar_tensor *t, int turned)
+{
+    oari_array a = oari_array_of(t);
+    int n = a.at.shape.ndim;
+
+    if (turned)
+        a.at = oari_layout_transpose(a.at, n - 2, n - 1);
+    return a;
+}
+
+static int multiplies(test_job *c, int rank, const product_case *p,
+                      oar_dtype dtype, oar_dtype to_dtype, int add)
+{
+    oar_tensor *a = oar_normal(NULL, dtype, p->a, seed++, 0, 1);
+    oar_tensor *b = oar_normal(NULL, dtype, p->b, seed++, 0, 1);
+    oar_tensor *to = oar_full(NULL, to_dtype, p->to, add ? 3 : NAN);
+    oar_tensor *there[] = { oar_to(NULL, to, gpu), oar_to(NULL, a, gpu),
+                            oar_to(NULL, b, gpu) };
+    oari_array x[] = { oari_array_of(to), view_of(a, p->a_turned),
+                       view_of(b, p->b_turned) };
+    oari_array y[] = { oari_array_of(there[0]), view_of(there[1], p->a_turned),
+                       view_of(there[2], p->b_turned) };
+    int64_t k = x[1].at.shape.dim[x[1].at.shape.ndim - 1];
+
+    RANK_OK(oari_matmul(NULL, &x[0], add, &x[1], &x[2]));
+    RANK_OK(oari_cuda_matmul(NULL, &y[0], add, &y[1], &y[2]));
+    if (!(difference(to, there[0]) <= tolerance(to_dtype, 4 * k))) {
+        fprintf(stderr, "%s to %s, add %d, %s: off by %g\n",
+                oar_dtype_name(dtype), oar_dtype_name(to_dtype), add,
+                oari_shape_text(p->to).text, difference(to, there[0]));
+        return 1;
+    }
+    for (int i = 0; i < 3; i++)
+        oar_tensor_release(there[i]);
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+    oar_tensor_release(to);
+    return 0;
+}
+
+GPU_TEST(products_are_those_of_the_cpu)
+{
+    static const product_case all[] = {
+        { { 2, { 5, 3 } }, { 2, { 5, 7 } }, { 2, { 7, 3 } }, 0, 0 },
+        { { 2, { 33, 70 } }, { 2, { 33, 40 } }, { 2, { 70, 40 } }, 0, 1 },
+        { { 2, { 136, 72 } }, { 2, { 48, 136 } }, { 2, { 48, 72 } }, 1, 0 },
+        { { 2, { 9, 65 } }, { 2, { 21, 9 } }, { 2, { 65, 21 } }, 1, 1 },
+        { { 2, { 1, 1 } }, { 2, { 1, 1 } }, { 2, { 1, 1 } }, 0, 0 },
+        { { 2, { 4, 1 } }, { 2, { 4, 16 } }, { 2, { 16, 1 } }, 0, 0 },
+        /* of each batch; one right side for all; a sum of batches */
+        { { 3, { 3, 5, 8 } }, { 3, { 3, 5, 9 } }, { 3, { 3, 9, 8 } }, 0, 0 },
+        { { 3, { 3, 5, 8 } }, { 3, { 3, 5, 9 } }, { 2, { 9, 8 } }, 0, 0 },
+        { { 2, { 6, 8 } }, { 3, { 3, 16, 6 } }, { 3, { 3, 16, 8 } }, 1, 0 },
+        { { 4, { 2, 3, 4, 5 } },
+          { 4, { 2, 1, 4, 8 } },
+          { 4, { 1, 3, 8, 5 } },
+          0,
+          0 },
+        { { 2, { 4, 5 } }, { 2, { 4, 0 } }, { 2, { 0, 5 } }, 0, 0 },
+        { { 2, { 0, 5 } }, { 2, { 0, 3 } }, { 2, { 3, 5 } }, 0, 0 },
+    };
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int d = 0; d < 4; d++)
+            for (int add = 0; add < 2; add++) {
+                RANK_ZERO(
+                    multiplies(c, rank, &all[i], floats[d], floats[d], add));
+                if (oari_dtype_is_half(floats[d]) && i < 4)
+                    RANK_ZERO(
+                        multiplies(c, rank, &all[i], floats[d], OAR_F32, add));
+            }
+    return 0;
+}
+
+/* Result and gradients of linear(x, weight, bias) on a device. */
+static oar_status run_linear(oar_tensor *const in[4], oar_device device,
+                             oar_tensor *out[4])
+{
+    oar_tape *tape = NULL;
+    oar_tensor *leaf[3], *grad = oar_to(NULL, in[3], device), *y;
+    oar_status status = OAR_OK;
+
+    OARI_TRY(oar_tape_create(&tape));
+    for (int i = 0; i < 3; i++) {
+        leaf[i] = in[i] != NULL ? oar_to(NULL, in[i], device) : NULL;
+        if (leaf[i] != NULL)
+            oar_tensor_require_grad(leaf[i], 1);
+    }
+    y = oar_linear(tape, leaf[0], leaf[1], leaf[2]);
+    if (y == NULL)
+        return OAR_E_INTERNAL;
+    out[0] = oar_to(NULL, y, cpu);
+    status = oar_backward_from(tape, 1, &y, &grad);
+    for (int i = 0; i < 3 && status == OAR_OK; i++)
+        out[i + 1] = leaf[i] != NULL
+                         ? oar_to(NULL, oar_tensor_grad(leaf[i]), cpu)
+                         : NULL;
+    for (int i = 0; i < 3; i++)
+        oar_tensor_release(leaf[i]);
+    oar_tensor_release(grad);
+    oar_tape_destroy(tape);
+    return status;
+}
+
+GPU_TEST(linear_layers_are_those_of_the_cpu)
+{
+    for (int d = 0; d < 4; d++) {
+        oar_tensor *in[] = {
+            oar_normal(NULL, floats[d], OAR_SHAPE(2, 5, 24), seed++, 0, 1),
+            oar_normal(NULL, floats[d], OAR_SHAPE(40, 24), seed++, 0, 1), NULL,
+            oar_normal(NULL, floats[d], OAR_SHAPE(2, 5, 40), seed++, 0, 1)
+        };
+        oar_tensor *x[4] = { NULL }, *y[4] = { NULL };
+
+        RANK_OK(run_linear(in, cpu, x));
+        RANK_OK(run_linear(in, gpu, y));
+        for (int i = 0; i < 4; i++) {
+            RANK_CHECK(x[i] == NULL ||
+                       difference(x[i], y[i]) <= tolerance(floats[d], 160));
+            oar_tensor_release(x[i]);
+            oar_tensor_release(y[i]);
+            oar_tensor_release(in[i]);
+        }
+    }
+    return 0;
+}
+
+GPU_TEST(a_bias_is_added_to_every_row)
+{
+    for (int d = 0; d < 4; d++) {
+        oar_tensor *x = oar_normal(NULL, floats[d], OAR_SHAPE(9, 16), 5, 0, 1);
+        oar_tensor *w = oar_normal(NULL, floats[d], OAR_SHAPE(11, 16), 6, 0, 1);
+        oar_tensor *b = oar_normal(NULL, floats[d], OAR_SHAPE(11), 7, 0, 9);
+        oar_tensor *there[] = { oar_to(NULL, x, gpu), oar_to(NULL, w, gpu),
+                                oar_to(NULL, b, gpu) };
+        oar_tensor *wanted = oar_linear(NULL, x, w, b);
+        oar_tensor *got = oar_linear(NULL, there[0], there[1], there[2]);
+
+        RANK_CHECK(got != NULL);
+        RANK_CHECK(difference(wanted, got) <= 4 * tolerance(floats[d], 64));
+        for (int i = 0; i < 3; i++)
+            oar_tensor_release(there[i]);
+        oar_tensor_release(x);
+        oar_tensor_release(w);
+        oar_tensor_release(b);
+        oar_tensor_release(wanted);
+        oar_tensor_release(got);
+    }
+    return 0;
+}
+
+GPU_TEST(what_is_asked_of_cublaslt_is_answered)
+{
+    oar_status status = oar_device_blas(gpu);
+
+    RANK_CHECK(status == OAR_OK || status == OAR_E_UNAVAILABLE);
+    RANK_CHECK(oar_device_blas(cpu) == OAR_E_DEVICE);
+    RANK_CHECK(oar_device_blas(gpu_at(99)) == OAR_E_DEVICE);
+    RANK_OK(oar_device_set_math(gpu, OAR_MATH_TF32));
+    RANK_OK(oar_device_set_math(gpu, OAR_MATH_F32));
+    RANK_CHECK(oar_device_set_math(gpu, (oar_math)7) == OAR_E_ARG);
+    RANK_CHECK(oar_device_set_math(cpu, OAR_MATH_F32) == OAR_E_DEVICE);
+    return 0;
+}
+
+GPU_TEST(a_cublaslt_that_is_not_there_is_named)
+{
+    setenv("OARSONG_CUBLASLT_LIBRARY", "/no/libcublasLt.so", 1);
+    RANK_CHECK(fails_with(oar_device_blas(gpu), OAR_E_UNAVAILABLE,
+                          "/no/libcublasLt.so"));
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_are_those_of_the_cpu),
+        cmocka_unit_test(linear_layers_are_those_of_the_cpu),
+        cmocka_unit_test(a_bias_is_added_to_every_row),
+        cmocka_unit_test(what_is_asked_of_cublaslt_is_answered),
+        cmocka_unit_test(a_cublaslt_that_is_not_there_is_named),
+    };
+
+    gpu_begin();
+    return cmocka_run_group_tests_name("product", tests, NULL, NULL);
+}
