@@ -234,8 +234,9 @@ typedef struct oar_pipeline_stats {
                             oar_schedule_check does, in the first steps with
                             inputs of a shape */
     double simulated_s, simulated_bubble; /* what the schedule takes, and its
-                              bubble, if every action takes what it took, every
-                              message `hop`, and nothing else is lost. 0 until
+                              bubble, if every action takes what it took, with
+                              what it posts, every message `hop`, and nothing
+                              else is lost. 0 until
                               oar_pipeline_cost finds it out */
 } oar_pipeline_stats;
 OAR_OPTS_INIT(oar_pipeline_stats);
@@ -245,10 +246,10 @@ OAR_API oar_status oar_pipeline_read_stats(const oar_pipeline *pipeline,
 /* Gives what the actions of all stages took in the last step, in seconds and
  * bytes, for oar_schedule_check (which says what time and bubble the step
  * should have had), _best and _draw. A B is given as two equal halves; `half`
- * is 0 for a stage that had no I. hop is the mean time from the end of an
- * action to when another rank, which waited for its result, had it. All ranks
- * call it. The arrays are borrowed until the next call, or until the pipeline
- * is destroyed. */
+ * is 0 for a stage that had no I. hop is the mean time from the end of a send
+ * to when another rank, which waited for it, had what was sent. All ranks call
+ * it. The arrays are borrowed until the next call, or until the pipeline is
+ * destroyed. */
 #define oar_pipeline_cost(pipeline, cost) \
     oar_pipeline_cost_at(OAR_HERE, pipeline, cost)
 OAR_API oar_status oar_pipeline_cost_at(const char *file, int line,

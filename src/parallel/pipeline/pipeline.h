@@ -131,9 +131,10 @@ typedef struct oari_tie {
     int had;
 } oari_tie;
 
-/* When an action had what it needs, and when it was over (ns of this host). */
+/* When an action had what it needs, when it had computed, and when it had also
+ * posted what it makes possible (ns of this host). 0: it did not run. */
 typedef struct oari_action_time {
-    int64_t ready, end;
+    int64_t ready, end, over;
 } oari_action_time;
 
 /* What each rank tells the others before a step. */

@@ -444,9 +444,11 @@ oar_status oari_run_row(oar_pipeline *p)
         if (!p->training && !is_forward(a.act))
             continue;
         oari_stats_before(p, &a);
+        p->at[i].ready = oari_now_ns();
         status = run_action(p, &a, &p->at[i]);
         if (status != OAR_OK)
             return oari_pipeline_failed(&a, status);
+        p->at[i].over = oari_now_ns();
         oari_stats_after(p, &a);
         s = oari_own_stage(p, a.stage);
         a.act = OAR_ACT_REDUCE_GRAD;

@@ -16,10 +16,12 @@ typedef struct step_trace {
     oari_action_time *at; /* [rank][place in its row] */
     int64_t *begun;       /* of each rank */
     int64_t *shift;       /* what its clock is behind rank_of(stage 0)'s */
-    int32_t *place;       /* [stage][micro-batch]: of F, of B or I; -1 */
+    int32_t *place;       /* [stage][micro-batch][which]; -1: it did not run */
 } step_trace;
 
-enum { FORTH, BACK };
+/* Ways between stages, and whose places are kept: of what takes a message, by
+ * its way, and of the send. */
+enum { FORTH, BACK, SENT_FORTH, SENT_BACK, WHICH };
 
 static void free_trace(step_trace *t)
 {
@@ -32,7 +34,7 @@ static void free_trace(step_trace *t)
 static oar_status alloc_trace(const oar_pipeline *p, step_trace *t)
 {
     size_t ranks = (size_t)p->ranks;
-    size_t places = (size_t)p->total * (size_t)p->micro * 2;
+    size_t places = (size_t)p->total * (size_t)p->micro * WHICH;
 
     *t = (step_trace){ .p = p, .most = 1 };
     for (int r = 0; r < p->ranks; r++)
@@ -50,51 +52,61 @@ static oari_action_time *time_at(const step_trace *t, int rank, int64_t i)
     return &t->at[rank * t->most + i];
 }
 
-/* Returns the times of a stage's F, or of its B or I; NULL: it did not run. */
+/* Returns the times of a stage's action; NULL: it did not run. */
 static const oari_action_time *time_of(const step_trace *t, int stage,
-                                       int micro, int way, int *place)
+                                       int micro, int which, int *place)
 {
     int rank = oar_schedule_rank_of(t->p->schedule, stage);
 
-    *place = t->place[((int64_t)stage * t->p->micro + micro) * 2 + way];
+    *place = t->place[((int64_t)stage * t->p->micro + micro) * WHICH + which];
     return *place >= 0 ? time_at(t, rank, *place) : NULL;
 }
 
 static oar_status find_places(step_trace *t)
 {
+    static const signed char which[] = {
+        [OAR_ACT_F] = FORTH,
+        [OAR_ACT_B] = BACK,
+        [OAR_ACT_I] = BACK,
+        [OAR_ACT_W] = -1,
+        [OAR_ACT_SEND_F] = SENT_FORTH,
+        [OAR_ACT_RECV_F] = -1,
+        [OAR_ACT_SEND_B] = SENT_BACK,
+    };
     const oar_pipeline *p = t->p;
 
-    for (int64_t k = 0; k < (int64_t)p->total * p->micro * 2; k++)
+    for (int64_t k = 0; k < (int64_t)p->total * p->micro * WHICH; k++)
         t->place[k] = -1;
     for (int r = 0; r < p->ranks; r++)
         for (int64_t i = 0; i < oar_schedule_actions(p->schedule, r); i++) {
             oar_action a;
             OARI_TRY(oar_schedule_action(p->schedule, r, i, &a));
-            if ((a.act == OAR_ACT_F || a.act == OAR_ACT_B ||
-                 a.act == OAR_ACT_I) &&
-                time_at(t, r, i)->end != 0)
-                t->place[((int64_t)a.stage * p->micro + a.micro) * 2 +
-                         (a.act == OAR_ACT_F ? FORTH : BACK)] = (int32_t)i;
+            if (a.act <= OAR_ACT_SEND_B && which[a.act] >= 0 &&
+                time_at(t, r, i)->over != 0)
+                t->place[((int64_t)a.stage * p->micro + a.micro) * WHICH +
+                         which[a.act]] = (int32_t)i;
         }
     return OAR_OK;
 }
 
 /* ---- clocks -------------------------------------------------------------- */
 
-/* Gives the shortest time from an action of a stage to that of the next (FORTH)
- * or back, by the clocks as they are. Returns whether there was one. */
+/* Gives the shortest time from a send of a stage to the action of the next that
+ * takes it (FORTH), or back, by the clocks as they are. Returns whether there
+ * was one. */
 static int shortest_way(const step_trace *t, int stage, int way,
                         int64_t *shortest)
 {
     int found = 0, at;
 
     for (int m = 0; m < t->p->micro; m++) {
-        const oari_action_time *made = time_of(t, stage + way, m, way, &at);
+        const oari_action_time *sent =
+            time_of(t, stage + way, m, SENT_FORTH + way, &at);
         const oari_action_time *taken = time_of(t, stage + !way, m, way, &at);
         int64_t took;
-        if (made == NULL || taken == NULL)
+        if (sent == NULL || taken == NULL)
             continue;
-        took = taken->ready - made->end;
+        took = taken->ready - sent->ready;
         if (!found || took < *shortest)
             *shortest = took;
         found = 1;
@@ -133,9 +145,11 @@ static void align_clocks(step_trace *t)
     }
     for (int r = 0; r < t->p->ranks; r++)
         for (int64_t i = 0; i < t->most; i++)
-            if (time_at(t, r, i)->end != 0) {
+            if (time_at(t, r, i)->over != 0) {
                 time_at(t, r, i)->ready += t->shift[r];
-                time_at(t, r, i)->end += t->shift[r];
+                if (time_at(t, r, i)->end != 0) /* it computes */
+                    time_at(t, r, i)->end += t->shift[r];
+                time_at(t, r, i)->over += t->shift[r];
             }
 }
 
@@ -170,8 +184,8 @@ static oar_status gather_trace(oar_pipeline *p, step_trace *t)
 static int64_t end_before(const step_trace *t, int rank, int64_t place)
 {
     while (place-- > 0)
-        if (time_at(t, rank, place)->end != 0)
-            return time_at(t, rank, place)->end;
+        if (time_at(t, rank, place)->over != 0)
+            return time_at(t, rank, place)->over;
     return INT64_MIN;
 }
 
@@ -187,38 +201,42 @@ static double mean_hop(const step_trace *t, int way)
         if (taker == oar_schedule_rank_of(s, k + way))
             continue;
         for (int m = 0; m < t->p->micro; m++) {
-            const oari_action_time *made = time_of(t, k + way, m, way, &at);
+            const oari_action_time *sent =
+                time_of(t, k + way, m, SENT_FORTH + way, &at);
             const oari_action_time *taken =
                 time_of(t, k + !way, m, way, &place);
-            if (made == NULL || taken == NULL ||
-                end_before(t, taker, place) > made->end)
+            if (sent == NULL || taken == NULL ||
+                end_before(t, taker, place) > sent->over)
                 continue;
-            sum += (double)(taken->ready - made->end) * 1e-9;
+            sum += (double)(taken->ready - sent->over) * 1e-9;
             count++;
         }
     }
     return count > 0 && sum > 0 ? sum / count : 0;
 }
 
-/* Runs the schedule at what each action took. */
+/* Runs the schedule at what each action took, messages to be posted included.
+ */
 static oar_status simulate(oar_pipeline *p, const step_trace *t, double hop)
 {
     oar_schedule_cost cost = oar_schedule_cost_init();
     oari_timeline made, line;
+    double busy = 0;
     oar_status status = oari_timeline_alloc(p->schedule, &made);
 
     cost.hop = hop;
     for (int r = 0; status == OAR_OK && r < p->ranks; r++)
-        for (int64_t i = 0; i < oar_schedule_actions(p->schedule, r); i++)
-            made.end[made.first[r] + i] =
-                (double)(time_at(t, r, i)->end - time_at(t, r, i)->ready) *
-                1e-9;
+        for (int64_t i = 0; i < oar_schedule_actions(p->schedule, r); i++) {
+            const oari_action_time *at = time_at(t, r, i);
+            made.end[made.first[r] + i] = (double)(at->over - at->ready) * 1e-9;
+            busy += at->end != 0 ? (double)(at->end - at->ready) * 1e-9 : 0;
+        }
     if (status == OAR_OK) {
         status = oari_timeline_make(p->schedule, &cost, made.end, &line);
         if (status == OAR_OK) {
             p->simulated_s = line.time;
             p->simulated_bubble =
-                line.time > 0 ? 1 - line.work / (p->ranks * line.time) : 0;
+                line.time > 0 ? 1 - busy / (p->ranks * line.time) : 0;
         }
         oari_timeline_free(&line);
     }
