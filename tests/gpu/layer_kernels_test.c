@@ -234,10 +234,11 @@ static void softmaxes_are_the_cpus(void **state)
 static oar_tensor *indices(oar_tape *tape, const oar_tensor *like,
                            oar_shape shape, const int64_t *number)
 {
-    oar_tensor *here = oar_from_data(NULL, OAR_I64, shape, number);
+    oar_tensor *here = oar_from_data(tape, OAR_I64, shape, number);
     oar_tensor *there = oar_to(tape, here, oar_tensor_device(like));
 
-    oar_tensor_release(here);
+    if (tape == NULL)
+        oar_tensor_release(here);
     return there;
 }
 
@@ -270,16 +271,12 @@ static oar_tensor *weighted_entropy(oar_tape *tape, oar_tensor *const *in)
 {
     static const double number[] = { 1, 0.5, 2, 1, 3, 0.25, 1 };
     oar_cross_entropy_opts o = oar_cross_entropy_opts_init();
-    oar_tensor *here = oar_from_data(NULL, OAR_F64, OAR_SHAPE(7), number);
-    oar_tensor *wide = oar_cast(NULL, here, oar_tensor_dtype(in[0]));
-    oar_tensor *out;
+    oar_tensor *here = oar_from_data(tape, OAR_F64, OAR_SHAPE(7), number);
 
+    here = oar_cast(tape, here, oar_tensor_dtype(in[0]));
     o.label_smoothing = 0.1;
-    o.weight = oar_to(tape, wide, oar_tensor_device(in[0]));
-    out = entropy_with(tape, in, &o);
-    oar_tensor_release(here);
-    oar_tensor_release(wide);
-    return out;
+    o.weight = oar_to(tape, here, oar_tensor_device(in[0]));
+    return entropy_with(tape, in, &o);
 }
 
 static oar_tensor *each_entropy(oar_tape *tape, oar_tensor *const *in)
