@@ -11,6 +11,11 @@ static int is_wider(const oari_array *a, const oari_array *than)
     return a != NULL && a->dtype != than->dtype;
 }
 
+static int is_aligned(const oari_array *a)
+{
+    return a == NULL || (uintptr_t)oari_array_data(a) % OARI_PACK_BYTES == 0;
+}
+
 static oar_status start_norm(const oari_array *to, oari_norm_job *job)
 {
     static oari_float_kernels kernels =
@@ -37,7 +42,9 @@ static oari_norm_job make_job(const oari_array *to, const oari_array *mean,
                             .width = r.width,
                             .is_wide = is_wider(weight, x) || is_wider(bias, x),
                             .is_packed = oari_is_packed(x, r.width) &&
-                                         oari_is_packed(to, r.width) };
+                                         oari_is_packed(to, r.width) &&
+                                         is_aligned(weight) &&
+                                         is_aligned(bias) };
 }
 
 oar_status oari_cuda_layer_norm(const oari_array *to, const oari_array *mean,
@@ -144,8 +151,12 @@ oar_status oari_cuda_layer_norm_back(const oari_norm_back *n)
                          "a norm's gradient on a GPU in %s of numbers in %s",
                          oar_dtype_name(n->dx->dtype),
                          oar_dtype_name(n->x->dtype));
+    job.is_packed = job.is_packed && is_aligned(n->weight);
     sum_bytes = 2 * r.width * (n->x->dtype == OAR_F64 ? 8 : 4);
     job.in_shared = wanted && sum_bytes <= OARI_NORM_SHARED;
+    job.in_registers = job.in_shared && job.is_packed &&
+                       r.width * (int64_t)oar_dtype_size(n->x->dtype) <=
+                           (int64_t)OARI_NORM_PARTS * WARP * OARI_PACK_BYTES;
     if (blocks > 0) { /* whole tiles for each */
         tiles = (r.count + OARI_NORM_WARPS - 1) / OARI_NORM_WARPS;
         job.share = (tiles + blocks - 1) / blocks * OARI_NORM_WARPS;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* draw: starts the kernels of draw.cu. This file has no state. */
+#include <math.h>
+
 #include "tensor/cuda/cuda_kernels.h"
 #include "tensor/cuda/cuda_start.h"
 #include "tensor/cuda/draw_job.h"
@@ -18,7 +20,8 @@ oar_status oari_cuda_dropout(const oari_array *to, int add, const oari_array *a,
                              .count = oari_shape_count(*s),
                              .first = first,
                              .seed = seed,
-                             .p = p,
+                             .least = (uint32_t)ceil(p * 0x1p24),
+                             .factor = p < 1 ? 1 / (1 - p) : 0,
                              .add = add };
     int64_t run = 1;
     int follow = 1;

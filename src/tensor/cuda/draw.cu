@@ -32,14 +32,14 @@ DEVICE void philox(uint64_t seed, uint64_t block, uint32_t word[4])
 DEVICE int is_kept(const oari_dropout_job &job, const uint32_t word[4],
                    uint64_t position)
 {
-    return (double)((float)(word[position % 4] >> 8) * 0x1p-24f) >= job.p;
+    return word[position % 4] >> 8 >= job.least;
 }
 
 template <class T>
-DEVICE void drop_one(const oari_dropout_job &job, int64_t i, int kept)
+DEVICE void drop_one(const oari_dropout_job &job,
+                     typename work_of<T>::type factor, int64_t i, int kept)
 {
     typedef typename work_of<T>::type W;
-    const W factor = (W)(job.p < 1 ? 1 / (1 - job.p) : 0);
     W y = kept ? widen(((const T *)job.x)[i]) * factor : (W)0;
     T *to = (T *)job.to + i;
 
@@ -61,6 +61,8 @@ template <class T> DEVICE void drop(const oari_dropout_job &job)
 {
     int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     int64_t step = (int64_t)gridDim.x * blockDim.x;
+    const typename work_of<T>::type factor =
+        (typename work_of<T>::type)job.factor;
     uint32_t word[4];
 
     if (job.ndim == 0) {
@@ -72,7 +74,8 @@ template <class T> DEVICE void drop(const oari_dropout_job &job)
                 int64_t i = 4 * b - skip + k;
 
                 if (i >= 0 && i < job.count)
-                    drop_one<T>(job, i, is_kept(job, word, (uint64_t)k));
+                    drop_one<T>(job, factor, i,
+                                is_kept(job, word, (uint64_t)k));
             }
         }
         return;
@@ -81,7 +84,7 @@ template <class T> DEVICE void drop(const oari_dropout_job &job)
         uint64_t position = position_of(job, i);
 
         philox(job.seed, position / 4, word);
-        drop_one<T>(job, i, is_kept(job, word, position));
+        drop_one<T>(job, factor, i, is_kept(job, word, position));
     }
 }
 

@@ -152,6 +152,31 @@ template <class T, int V> DEVICE void store_pack(T *to, const pack<T, V> &made)
     }
 }
 
+/* V elements from i on of an array of T or, if is_wide, of what T is computed
+ * in. For V above 1 the array is aligned to 16 bytes, and i a multiple of V. */
+template <class T, int V>
+DEVICE void load_numbers(const void *from, int is_wide, int64_t i,
+                         typename work_of<T>::type *to)
+{
+    typedef typename work_of<T>::type W;
+
+    if (is_wide) {
+        const int step = V > 1 ? in_pack<W>::count : 1;
+
+        for (int at = 0; at < V; at += step) {
+            pack<W, step> part = load_pack<W, step>((const W *)from + i + at);
+
+            for (int k = 0; k < step; k++)
+                to[at + k] = part.x[k];
+        }
+    } else {
+        pack<T, V> part = load_pack<T, V>((const T *)from + i);
+
+        for (int k = 0; k < V; k++)
+            to[k] = widen(part.x[k]);
+    }
+}
+
 /* ---- sums ---------------------------------------------------------------- */
 
 template <class W> DEVICE W warp_sum(W x)
@@ -205,6 +230,23 @@ DEVICE float exp_of(float x)
 }
 
 DEVICE double exp_of(double x)
+{
+    return exp(x);
+}
+
+/* The exponential of a number that is, or becomes, a T. For halves it is
+ * shorter, and as good after rounding. */
+template <class T> DEVICE float exp_as(float x, T)
+{
+    return exp2f(x * 1.4426950408889634f);
+}
+
+DEVICE float exp_as(float x, float)
+{
+    return expf(x);
+}
+
+DEVICE double exp_as(double x, double)
 {
     return exp(x);
 }

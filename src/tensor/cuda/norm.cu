@@ -95,16 +95,22 @@ DEVICE void normalise_row(const oari_norm_job &job, int64_t row)
     EACH_PACK(at, job.width)
     {
         pack<T, V> a = load_pack<T, V>(x + at);
+        W y[V], w[V];
 
-        for (int k = 0; k < V; k++) {
-            W y = (widen(a.x[k]) - middle) * scale;
-
-            if (job.weight != NULL)
-                y *= load_either<T>(job.weight, job.is_wide, at + k);
-            if (job.bias != NULL)
-                y += load_either<T>(job.bias, job.is_wide, at + k);
-            narrow(y, &a.x[k]);
+        for (int k = 0; k < V; k++)
+            y[k] = (widen(a.x[k]) - middle) * scale;
+        if (job.weight != NULL) {
+            load_numbers<T, V>(job.weight, job.is_wide, at, w);
+            for (int k = 0; k < V; k++)
+                y[k] *= w[k];
         }
+        if (job.bias != NULL) {
+            load_numbers<T, V>(job.bias, job.is_wide, at, w);
+            for (int k = 0; k < V; k++)
+                y[k] += w[k];
+        }
+        for (int k = 0; k < V; k++)
+            narrow(y[k], &a.x[k]);
         store_pack<T, V>(to + at, a);
     }
 }
@@ -126,14 +132,52 @@ OARI_KERNELS(oari_layer_norm, normalise, oari_norm_job)
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* The gradient of v = x normalised, element i of a row. */
-template <class T>
-DEVICE typename work_of<T>::type inner_grad(const oari_norm_back_job &job, T g,
-                                            int64_t i)
+/* One pack of a row: x normalised, h, and the gradient of that, v; g is the
+ * gradient itself. */
+template <class W, int V> struct row_part {
+    W h[V], v[V], g[V];
+};
+
+template <class T, int V>
+DEVICE row_part<typename work_of<T>::type, V>
+read_part(const oari_norm_back_job &job, const T *x, const T *g,
+          typename work_of<T>::type middle, typename work_of<T>::type scale,
+          int64_t at)
 {
-    return job.weight != NULL
-               ? widen(g) * load_either<T>(job.weight, job.is_wide, i)
-               : widen(g);
+    typedef typename work_of<T>::type W;
+    pack<T, V> a = load_pack<T, V>(x + at);
+    pack<T, V> b = load_pack<T, V>(g + at);
+    row_part<W, V> p;
+    W w[V];
+
+    if (job.weight != NULL)
+        load_numbers<T, V>(job.weight, job.is_wide, at, w);
+    for (int k = 0; k < V; k++) {
+        p.h[k] = (widen(a.x[k]) - middle) * scale;
+        p.g[k] = widen(b.x[k]);
+        p.v[k] = job.weight != NULL ? p.g[k] * w[k] : p.g[k];
+    }
+    return p;
+}
+
+/* The part of dx. */
+template <class T, int V>
+DEVICE void give_part(const oari_norm_back_job &job, T *dx,
+                      const row_part<typename work_of<T>::type, V> &p,
+                      typename work_of<T>::type flat,
+                      typename work_of<T>::type tilt,
+                      typename work_of<T>::type scale, int64_t at)
+{
+    pack<T, V> y;
+
+    if (job.add)
+        y = load_pack<T, V>(dx + at);
+    for (int k = 0; k < V; k++) {
+        typename work_of<T>::type d = (p.v[k] - flat - p.h[k] * tilt) * scale;
+
+        narrow(job.add ? widen(y.x[k]) + d : d, &y.x[k]);
+    }
+    store_pack<T, V>(dx + at, y);
 }
 
 template <class T, int V>
@@ -149,34 +193,20 @@ DEVICE void give_row(const oari_norm_back_job &job, int64_t row)
 
     EACH_PACK(at, job.width)
     {
-        pack<T, V> a = load_pack<T, V>(x + at);
-        pack<T, V> b = load_pack<T, V>(g + at);
+        row_part<W, V> p = read_part<T, V>(job, x, g, middle, scale, at);
 
         for (int k = 0; k < V; k++) {
-            W v = inner_grad<T>(job, b.x[k], at + k);
-
-            flat += v;
-            tilt += v * ((widen(a.x[k]) - middle) * scale);
+            flat += p.v[k];
+            tilt += p.v[k] * p.h[k];
         }
     }
     flat = job.mean != NULL ? warp_sum(flat) / (W)job.width : (W)0;
     tilt = warp_sum(tilt) / (W)job.width;
     EACH_PACK(at, job.width)
     {
-        pack<T, V> a = load_pack<T, V>(x + at);
-        pack<T, V> b = load_pack<T, V>(g + at);
-        pack<T, V> y;
+        row_part<W, V> p = read_part<T, V>(job, x, g, middle, scale, at);
 
-        if (job.add)
-            y = load_pack<T, V>(dx + at);
-        for (int k = 0; k < V; k++) {
-            W v = inner_grad<T>(job, b.x[k], at + k);
-            W h = (widen(a.x[k]) - middle) * scale;
-            W d = (v - flat - h * tilt) * scale;
-
-            narrow(job.add ? widen(y.x[k]) + d : d, &y.x[k]);
-        }
-        store_pack<T, V>(dx + at, y);
+        give_part<T, V>(job, dx, p, flat, tilt, scale, at);
     }
 }
 
@@ -205,6 +235,81 @@ DEVICE void gather_rows(const oari_norm_back_job &job, int64_t first,
     }
 }
 
+/* Rows of at most PARTS packs a lane: what a lane has seen of its columns stays
+ * in registers, and memory is read once. The warps are added up in shared
+ * memory, in their order. */
+enum { PARTS = OARI_NORM_PARTS };
+
+template <class T, int V>
+DEVICE void back_in_registers(const oari_norm_back_job &job, int64_t first,
+                              int64_t end, typename work_of<T>::type *room)
+{
+    typedef typename work_of<T>::type W;
+    const int64_t lane = threadIdx.x % WARP;
+    const int warp = (int)threadIdx.x / WARP;
+    W dw[PARTS][V], db[PARTS][V];
+
+    for (int i = 0; i < PARTS; i++)
+        for (int k = 0; k < V; k++)
+            dw[i][k] = db[i][k] = 0;
+    for (int64_t row = first + warp; row < end; row += OARI_NORM_WARPS) {
+        const T *g = (const T *)job.grad + row * job.width;
+        const T *x = (const T *)job.x + row * job.width;
+        W middle = job.mean != NULL ? ((const W *)job.mean)[row] : (W)0;
+        W scale = ((const W *)job.rstd)[row];
+        W flat = 0, tilt = 0;
+
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) {
+            int64_t at = (i * WARP + lane) * V;
+
+            if (at < job.width) {
+                row_part<W, V> p =
+                    read_part<T, V>(job, x, g, middle, scale, at);
+
+                for (int k = 0; k < V; k++) {
+                    flat += p.v[k];
+                    tilt += p.v[k] * p.h[k];
+                    dw[i][k] += p.g[k] * p.h[k];
+                    db[i][k] += p.g[k];
+                }
+            }
+        }
+        flat = job.mean != NULL ? warp_sum(flat) / (W)job.width : (W)0;
+        tilt = warp_sum(tilt) / (W)job.width;
+        if (job.dx == NULL)
+            continue;
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) {
+            int64_t at = (i * WARP + lane) * V;
+
+            if (at < job.width) {
+                row_part<W, V> p =
+                    read_part<T, V>(job, x, g, middle, scale, at);
+
+                give_part<T, V>(job, (T *)job.dx + row * job.width, p, flat,
+                                tilt, scale, at);
+            }
+        }
+    }
+    for (int w = 0; w < OARI_NORM_WARPS; w++) {
+        if (warp == w) {
+#pragma unroll
+            for (int i = 0; i < PARTS; i++) {
+                int64_t at = (i * WARP + lane) * V;
+
+                for (int k = 0; k < V && at < job.width; k++) {
+                    W *sum = room + at + k;
+
+                    sum[0] = (w > 0 ? sum[0] : (W)0) + dw[i][k];
+                    sum[job.width] = (w > 0 ? sum[job.width] : (W)0) + db[i][k];
+                }
+            }
+        }
+        __syncthreads();
+    }
+}
+
 /* dx may be grad, so columns are read before rows are written. */
 template <class T> DEVICE void normalise_back(const oari_norm_back_job &job)
 {
@@ -217,8 +322,14 @@ template <class T> DEVICE void normalise_back(const oari_norm_back_job &job)
     int64_t first = (int64_t)blockIdx.x * job.share;
     int64_t end = first + job.share < job.rows ? first + job.share : job.rows;
 
-    for (int64_t i = threadIdx.x; out != NULL && i < job.width; i += blockDim.x)
-        sums[i] = sums[job.width + i] = 0;
+    if (job.in_registers) {
+        back_in_registers<T, in_pack<T>::count>(job, first, end, room);
+        first = end;
+    } else {
+        for (int64_t i = threadIdx.x; out != NULL && i < job.width;
+             i += blockDim.x)
+            sums[i] = sums[job.width + i] = 0;
+    }
     for (; first < end; first += OARI_NORM_WARPS) {
         int64_t row = first + (int64_t)(threadIdx.x / WARP);
         int64_t last =

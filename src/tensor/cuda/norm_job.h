@@ -9,7 +9,8 @@
 
 enum {
     OARI_NORM_WARPS = 8,        /* of a block; each takes a row */
-    OARI_NORM_BLOCKS = 512,     /* at most, that share the rows in backward */
+    OARI_NORM_BLOCKS = 256,     /* at most, that share the rows in backward */
+    OARI_NORM_PARTS = 4,        /* packs of a lane in a short row */
     OARI_NORM_COLUMNS = 32,     /* of a block that adds up what those found */
     OARI_NORM_SHARED = 48 << 10 /* bytes; wider rows are added up outside */
 };
@@ -35,7 +36,8 @@ typedef struct oari_norm_back_job {
     int64_t share; /* rows of each block */
     int add;       /* to dx */
     int is_wide, is_packed;
-    int in_shared; /* sums of a block fit its shared memory */
+    int in_registers; /* rows are packed, and short */
+    int in_shared;    /* sums of a block fit its shared memory */
 } oari_norm_back_job;
 
 typedef struct oari_norm_total_job {

@@ -4,7 +4,11 @@
 #include "tensor/cuda/cuda_start.h"
 #include "tensor/cuda/rows_job.h"
 
-enum { WARP = 32, MOST_THREADS = 1024 };
+enum {
+    WARP = 32,
+    MOST_THREADS = 512, /* of a row: a processor has several rows then */
+    TOTAL_THREADS = 1024
+};
 
 /* Threads for a row: one for each pack, in whole warps. */
 static unsigned threads_for(int64_t width, oar_dtype dtype, int is_packed)
@@ -118,7 +122,7 @@ oar_status oari_cuda_entropy_total(const oari_cuda_entropy *e,
                                    .has_ignore = e->rule->has_ignore,
                                    .by_weight = e->by_weight };
 
-    return oari_start_float(&kernels, e->logits, 1, MOST_THREADS,
+    return oari_start_float(&kernels, e->logits, 1, TOTAL_THREADS,
                             OARI_SUM_BYTES, &job);
 }
 

@@ -48,16 +48,18 @@ find_peak(const T *x, int64_t width, typename work_of<T>::type *room)
             top = y > top || y != y ? y : top;
         }
         if (top > most || top != top) {
-            total = most == (W)-INFINITY ? (W)0 : total * exp_of(most - top);
+            total =
+                most == (W)-INFINITY ? (W)0 : total * exp_as(most - top, T());
             most = top;
         }
         if (most != (W)-INFINITY)
             for (int k = 0; k < V; k++)
-                total += exp_of(widen(a.x[k]) - most);
+                total += exp_as(widen(a.x[k]) - most, T());
     }
     all = block_max(most, room);
-    total =
-        most == (W)-INFINITY && all != most ? (W)0 : total * exp_of(most - all);
+    total = most == (W)-INFINITY && all != most
+                ? (W)0
+                : total * exp_as(most - all, T());
     return { all, block_sum(total, room) };
 }
 
@@ -80,7 +82,7 @@ DEVICE void softmax_row(const oari_softmax_job &job,
         for (int k = 0; k < V; k++) {
             W y = widen(a.x[k]) - p.most;
 
-            narrow(job.is_log ? y - share : exp_of(y) * share, &a.x[k]);
+            narrow(job.is_log ? y - share : exp_as(y, T()) * share, &a.x[k]);
         }
         store_pack<T, V>(to + at, a);
     }
@@ -114,7 +116,7 @@ DEVICE void softmax_row_back(const oari_softmax_job &job,
         if (job.add)
             y = load_pack<T, V>(to + at);
         for (int k = 0; k < V; k++) {
-            W d = job.is_log ? widen(b.x[k]) - exp_of(widen(a.x[k])) * dot
+            W d = job.is_log ? widen(b.x[k]) - exp_as(widen(a.x[k]), T()) * dot
                              : widen(a.x[k]) * (widen(b.x[k]) - dot);
 
             narrow(job.add ? widen(y.x[k]) + d : d, &y.x[k]);
@@ -246,7 +248,7 @@ DEVICE void entropy_grad(const oari_entropy_job &job, const T *x,
         if (job.add)
             y = load_pack<T, V>(to + at);
         for (int k = 0; k < V; k++) {
-            W d = exp_of(widen(a.x[k]) - lse) * whole;
+            W d = exp_as(widen(a.x[k]) - lse, T()) * whole;
 
             if (job.smoothing > 0)
                 d -= weight != NULL ? smooth * widen(weight[at + k]) : smooth;
