@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
@@ -96,7 +98,7 @@ static int multiplies(test_job *c, int rank, const product_case *p,
     return 0;
 }
 
-GPU_TEST(products_are_those_of_the_cpu)
+static int multiplies_all(test_job *c, int rank)
 {
     static const product_case all[] = {
         { { 2, { 5, 3 } }, { 2, { 5, 7 } }, { 2, { 7, 3 } }, 0, 0 },
@@ -127,6 +129,50 @@ GPU_TEST(products_are_those_of_the_cpu)
                     RANK_ZERO(
                         multiplies(c, rank, &all[i], floats[d], OAR_F32, add));
             }
+    return 0;
+}
+
+GPU_TEST(products_are_those_of_the_cpu)
+{
+    return multiplies_all(c, rank);
+}
+
+GPU_TEST(products_without_cublaslt_are_too)
+{
+    setenv("OARSONG_CUBLASLT_LIBRARY", "/no/libcublasLt.so", 1);
+    return multiplies_all(c, rank);
+}
+
+/* Returns how many lines of choices a file has. */
+static int count_choices(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    char line[4096];
+    int count = 0;
+
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        count += strncmp(line, "oarsong-tune 1 ", 15) == 0;
+    if (file != NULL)
+        fclose(file);
+    return count;
+}
+
+GPU_TEST(choices_of_algorithms_are_kept_in_a_file)
+{
+    static const product_case one = {
+        { 2, { 32, 16 } }, { 2, { 32, 64 } }, { 2, { 64, 16 } }, 0, 0
+    };
+    char path[] = "/tmp/oarsong-tune-XXXXXX";
+    int fd = mkstemp(path);
+
+    RANK_CHECK(fd >= 0);
+    close(fd);
+    setenv("OARSONG_TUNE_FILE", path, 1);
+    for (int i = 0; i < 2; i++) { /* the second time it is known */
+        RANK_ZERO(multiplies(c, rank, &one, OAR_F32, OAR_F32, 0));
+        RANK_CHECK(count_choices(path) == (oar_device_blas(gpu) == OAR_OK));
+    }
+    unlink(path);
     return 0;
 }
 
@@ -233,6 +279,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_those_of_the_cpu),
+        cmocka_unit_test(products_without_cublaslt_are_too),
+        cmocka_unit_test(choices_of_algorithms_are_kept_in_a_file),
         cmocka_unit_test(linear_layers_are_those_of_the_cpu),
         cmocka_unit_test(a_bias_is_added_to_every_row),
         cmocka_unit_test(what_is_asked_of_cublaslt_is_answered),
