@@ -133,7 +133,7 @@ static void take_scratch(oari_operands *operands, oari_attention *a)
 static oar_status attend(oari_pool *pool, const parts *p,
                          const oari_extra *extra)
 {
-    oari_operands operands = { .pool = pool };
+    oari_operands operands = { .pool = pool, .device = p->q.device };
     oari_attention a = set_up(&operands, p, extra);
 
     a.out = place_out(&operands, a.dtype, &p->out, 0);
@@ -146,7 +146,7 @@ static oar_status attend(oari_pool *pool, const parts *p,
 static oar_status attend_back(oari_pool *pool, const parts *p,
                               const oari_extra *extra)
 {
-    oari_operands operands = { .pool = pool };
+    oari_operands operands = { .pool = pool, .device = p->q.device };
     oari_attention a = set_up(&operands, p, extra);
 
     a.out = place_input(&operands, &p->out);
