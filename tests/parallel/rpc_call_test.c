@@ -181,6 +181,13 @@ a_thousand_calls_from_eight_threads_get_their_own_answers(void **state)
 
 /* ---- failures ------------------------------------------------------------ */
 
+static oar_status reply_large(void *arg, oar_rpc_call *call)
+{
+    static const char bytes[4000];
+
+    return oar_rpc_put_bytes(oar_rpc_reply(call), bytes, sizeof bytes);
+}
+
 static oar_status run_failures(oar_group *group, void *arg)
 {
     int peer = 1 - oar_group_rank(group);
@@ -220,6 +227,14 @@ static oar_status run_failures(oar_group *group, void *arg)
     CHECK_OK(oar_rpc_put_bytes(large, bytes, 200));
     CHECK(fails_with(oar_rpc_sync(rpc, peer, "tiny", large, NULL, &reply),
                      OAR_E_SIZE, "which takes 100"));
+    CHECK_OK(
+        oar_rpc_register(rpc, OAR_OPTS(oar_rpc_function, .name = "large_reply",
+                                       .fn = reply_large)));
+    CHECK_OK(oar_barrier(group, NULL, NULL));
+    CHECK(fails_with(oar_rpc_sync(rpc, peer, "large_reply", NULL, NULL, &reply),
+                     OAR_E_SIZE,
+                     "the reply of \"large_reply\" has 4009 bytes"));
+    CHECK(strstr(oar_last_error_text(), "takes 3000") != NULL);
     memset(name, 'n', sizeof name);
     name[201] = '\0';
     CHECK(fails_with(rpc_number(rpc, peer, name, 1, &n), OAR_E_ARG, "not 201"));
