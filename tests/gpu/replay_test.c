@@ -179,6 +179,53 @@ GPU_TEST(a_step_that_waits_is_named)
     return 0;
 }
 
+/* ---- dropout ------------------------------------------------------------- */
+
+enum { DROPPED = 64 };
+
+typedef struct dropping {
+    oar_tape *tape;
+    oar_tensor *x, *kept;
+} dropping;
+
+static oar_status drop_some(void *arg)
+{
+    dropping *d = arg;
+    oar_tensor *y;
+
+    oar_tape_reset(d->tape);
+    y = oar_dropout(d->tape, d->x, 0.5, 11);
+    return y != NULL ? oar_tensor_copy(d->kept, y) : oar_last_error()->status;
+}
+
+GPU_TEST(each_replay_drops_others)
+{
+    static double ones[DROPPED], got[4][DROPPED];
+    oar_replay *replay = NULL;
+    dropping d;
+
+    for (int i = 0; i < DROPPED; i++)
+        ones[i] = 1;
+    d.x = make_on_gpu(OAR_F32, OAR_SHAPE(DROPPED), ones, 1);
+    d.kept = make_on_gpu(OAR_F32, OAR_SHAPE(DROPPED), ones, 0);
+    RANK_OK(oar_tape_create(&d.tape));
+    RANK_OK(oar_replay_create(gpu_at(0), drop_some, &d,
+                              OAR_OPTS(oar_replay_opts, .warm = 1, .strict = 1),
+                              &replay));
+    for (int i = 0; i < 4; i++) {
+        RANK_OK(oar_replay_run(replay));
+        RANK_OK(oar_tensor_read(d.kept, OAR_F64, got[i]));
+    }
+    RANK_CHECK(memcmp(got[0], got[1], sizeof *got) == 0); /* recorded */
+    RANK_CHECK(memcmp(got[1], got[2], sizeof *got) != 0);
+    RANK_CHECK(memcmp(got[2], got[3], sizeof *got) != 0);
+    oar_replay_destroy(replay);
+    oar_tape_destroy(d.tape);
+    oar_tensor_release(d.x);
+    oar_tensor_release(d.kept);
+    return 0;
+}
+
 GPU_TEST(wrong_arguments_are_refused)
 {
     oar_replay *replay = NULL;
@@ -206,6 +253,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_replay_trains_as_the_step_does),
         cmocka_unit_test(a_step_that_waits_is_named),
+        cmocka_unit_test(each_replay_drops_others),
         cmocka_unit_test(wrong_arguments_are_refused),
     };
 

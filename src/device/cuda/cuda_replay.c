@@ -59,6 +59,7 @@ struct oar_replay {
     int numbers, number_room;
     size_t used; /* bytes of the numbers */
     char values[NUMBER_BYTES];
+    const uint64_t *salt; /* among them; NULL: nobody has asked */
     void *device_values;
     char *pinned; /* COPIES of them */
     oari_cu_event read[COPIES];
@@ -119,6 +120,35 @@ oar_status oari_replay_number(const void *first, size_t bytes,
     r->number[r->numbers++] = (replay_number){ place, fill, arg };
     r->used = place + bytes;
     *at = (char *)r->device_values + place;
+    return OAR_OK;
+}
+
+/* The next number of a row that depends on nothing else. */
+static void fill_salt(void *arg, void *to)
+{
+    uint64_t z = ++*(uint64_t *)arg * 0x9e3779b97f4a7c15u;
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z ^= z >> 27;
+    memcpy(to, &z, sizeof z);
+}
+
+oar_status oari_replay_salt(int device, const uint64_t **salt)
+{
+    uint64_t *replays, none = 0;
+    void *at = NULL;
+
+    *salt = NULL;
+    if (!oari_replay_records(device))
+        return OAR_OK;
+    if (recording->salt == NULL) {
+        if ((replays = oari_alloc(1, sizeof *replays)) == NULL)
+            return OAR_E_NOMEM;
+        OARI_TRY(
+            oari_replay_number(&none, sizeof none, fill_salt, replays, &at));
+        recording->salt = at;
+    }
+    *salt = recording->salt;
     return OAR_OK;
 }
 
@@ -186,6 +216,7 @@ static void drop_recording(oar_replay *r, const oari_cuda *cu)
         oar_device_free(r->device, r->kept[i], r->stream);
     r->parts = r->numbers = r->keeps = 0;
     r->used = 0;
+    r->salt = NULL;
 }
 
 /* ---- recording ----------------------------------------------------------- */

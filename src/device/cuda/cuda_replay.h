@@ -17,6 +17,11 @@ typedef void (*oari_replay_fill_fn)(void *arg, void *to);
 oar_status oari_replay_number(const void *first, size_t bytes,
                               oari_replay_fill_fn fill, void *arg, void **at);
 
+/* Gives device memory whose number kernels add to their seeds, so that each
+ * replay draws others: 0 in the step that is recorded. NULL where this thread
+ * does not record one on that device. */
+oar_status oari_replay_salt(int device, const uint64_t **salt);
+
 /* Memory that is freed while a step is recorded stays with the replay, whose
  * graphs use it. Returns whether it was taken. */
 int oari_replay_keep(int device, void *memory);

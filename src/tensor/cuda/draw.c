@@ -2,6 +2,7 @@
 /* draw: starts the kernels of draw.cu. This file has no state. */
 #include <math.h>
 
+#include "device/cuda/cuda_replay.h"
 #include "tensor/cuda/cuda_kernels.h"
 #include "tensor/cuda/cuda_start.h"
 #include "tensor/cuda/draw_job.h"
@@ -26,6 +27,7 @@ oar_status oari_cuda_dropout(const oari_array *to, int add, const oari_array *a,
     int64_t run = 1;
     int follow = 1;
 
+    OARI_TRY(oari_replay_salt(to->device.index, &job.salt));
     for (int d = s->ndim - 1; d >= 0; d--) {
         job.dim[d] = s->dim[d];
         job.stride[d] = stride[d];

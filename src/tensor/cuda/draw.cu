@@ -63,13 +63,14 @@ template <class T> DEVICE void drop(const oari_dropout_job &job)
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     const typename work_of<T>::type factor =
         (typename work_of<T>::type)job.factor;
+    uint64_t seed = job.seed + (job.salt != nullptr ? *job.salt : 0);
     uint32_t word[4];
 
     if (job.ndim == 0) {
         int64_t skip = job.first % 4;
 
         for (int64_t b = thread; 4 * b < job.count + skip; b += step) {
-            philox(job.seed, (uint64_t)(job.first / 4 + b), word);
+            philox(seed, (uint64_t)(job.first / 4 + b), word);
             for (int k = 0; k < 4; k++) {
                 int64_t i = 4 * b - skip + k;
 
@@ -83,7 +84,7 @@ template <class T> DEVICE void drop(const oari_dropout_job &job)
     for (int64_t i = thread; i < job.count; i += step) {
         uint64_t position = position_of(job, i);
 
-        philox(job.seed, position / 4, word);
+        philox(seed, position / 4, word);
         drop_one<T>(job, factor, i, is_kept(job, word, position));
     }
 }

@@ -16,9 +16,10 @@ typedef struct oari_dropout_job {
     int64_t count, first;
     int64_t dim[OARI_DRAW_DIMS], stride[OARI_DRAW_DIMS];
     uint64_t seed;
-    uint32_t least; /* of the 24 bits drawn: an element is kept */
-    double factor;  /* of what is kept */
-    int ndim; /* 0: positions follow each other */
+    const uint64_t *salt; /* device memory, added to the seed; NULL: 0 */
+    uint32_t least;       /* of the 24 bits drawn: an element is kept */
+    double factor;        /* of what is kept */
+    int ndim;             /* 0: positions follow each other */
     int add;
 } oari_dropout_job;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* standin/blaslt.c: a cuBLASLt without a GPU, for tests: products by plain loops
+/* standin/blaslt.c: a cuBLASLt without a GPU, for tests: plain loops, put
  * on the streams of the stand-in's driver, with the epilogues that the library
  * uses. It is as strict as the real one: an algorithm is for the alignment and
  * the workspace that it was asked for with, matrices have to lie in device
