@@ -38,12 +38,17 @@ static oar_status check_range(const char *name, const oar_tensor *a, int dim,
     range r = { 0, -1 };
     int64_t size = a->at.shape.dim[dim];
     oar_tensor *copy = NULL;
+    oar_status status;
 
     if (numbers.device.kind != OAR_CPU) { /* waits for the GPU */
         copy = oari_tensor_make(NULL, OAR_I64, index->at.shape);
         if (copy == NULL)
             return OAR_E_NOMEM;
-        OARI_TRY(oar_tensor_copy(copy, index));
+        status = oar_tensor_copy(copy, index);
+        if (status != OAR_OK) {
+            oar_tensor_release(copy);
+            return status;
+        }
         numbers = oari_array_of(copy);
     }
     oari_walk(index->at.shape, 1, &array, range_row, &r);
