@@ -403,7 +403,7 @@ static oar_status run_rank(oar_group *group, void *arg)
         status = compare_messages(group, p);
     if (status == OAR_OK && oar_group_rank(group) == 0)
         status = measure(rpc, p);
-    ended = rpc != NULL ? oar_rpc_shutdown(rpc, 0) : status;
+    ended = rpc != NULL ? oar_rpc_shutdown(rpc, 600000) : status;
     if (status == OAR_OK)
         status = ended;
     if (status != OAR_OK)

@@ -355,6 +355,7 @@ void oar_rpc_destroy(oar_rpc *rpc)
     pthread_cond_destroy(&rpc->changed);
     pthread_mutex_destroy(&rpc->refs_lock);
     pthread_mutex_destroy(&rpc->lock);
+    oari_rpc_free_spares(rpc);
     oari_rpc_memory_close();
     oari_free(rpc->peer);
     oari_free(rpc);

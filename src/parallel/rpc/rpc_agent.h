@@ -219,11 +219,11 @@ struct oar_future {
     int users; /* handles, the pending call, functions to run */
     atomic_int done;
     oar_status status;
-    oar_error error;
     oar_rpc_message *reply;
     oari_rpc_stream *stream; /* NULL: the reply comes as one */
     oari_list then;
     struct oari_rpc_pending *pending; /* NULL once done */
+    oar_error error;                  /* if it has failed */
 };
 
 /* A call of this rank that is not answered. One that has timed out or was
@@ -263,6 +263,10 @@ struct oar_rpc {
     oari_list functions;
     oari_list serving; /* calls of others, until answered */
     oari_list pending[OARI_RPC_BUCKETS];
+    /* what calls need, for the next ones: while it is kept, its first word
+     * points to the next */
+    void *spare_pending, *spare_future, *spare_call;
+    int spares;
     uint64_t next_call;
     int calls_outside; /* pending calls that no function has made */
     int cancels;       /* pending calls with cancel set */
@@ -285,6 +289,7 @@ struct oar_rpc {
     oari_list loans; /* of other ranks' windows; with a lock of rpc_map.c */
     oari_list kept;  /* windows of theirs; with lock */
     int kept_count;
+    atomic_int has_notes;
     int sending_notes, refs_owned, refs_held;
     int refs_closed;                /* the pool takes no more jobs from here */
     struct oari_recorder *recorder; /* of the calls of this rank */
@@ -303,6 +308,14 @@ oar_status oari_rpc_check(const oar_rpc *agent, const char *call);
 
 /* Fills in the name and the limits of this rank, from its options. */
 void oari_rpc_set_limits(oar_rpc *agent, const char *name);
+
+/* The time timeout_ms from now; OARI_NEVER for a negative timeout. */
+static inline int64_t oari_rpc_deadline(int64_t timeout_ms, int64_t now_ns)
+{
+    return timeout_ms < 0 || timeout_ms > (INT64_MAX - now_ns) / 1000000
+               ? INT64_MAX
+               : now_ns + timeout_ms * 1000000;
+}
 
 /* rpc_link.c */
 /* Makes a net of a loose duplicate of the group, that is not used yet. */
@@ -428,6 +441,12 @@ void oari_rpc_leave_children(oar_rpc *agent, oar_rpc_call *parent);
 void oari_rpc_watch_deadline(oar_rpc *agent, int64_t deadline_ns);
 /* The step of the timer. */
 int64_t oari_rpc_check_deadlines(void *agent);
+
+/* rpc_pending.c: memory of that many bytes, of a list of spares or fresh, not
+ * cleared (NULL: none); and back. With the lock. */
+void *oari_rpc_take_spare(oar_rpc *agent, void **list, size_t bytes);
+void oari_rpc_keep_spare(oar_rpc *agent, void **list, void *spare);
+void oari_rpc_free_spares(oar_rpc *agent);
 
 /* rpc_future.c, with the lock. error NULL: it has succeeded. Takes reply. */
 void oari_future_finish(oar_future *future, const oar_error *error,

@@ -11,11 +11,11 @@
 #include "parallel/rpc/rpc_stream.h"
 
 static int64_t find_deadline(const oar_rpc *agent,
-                             const oar_rpc_call_opts *opts)
+                             const oar_rpc_call_opts *opts, int64_t now)
 {
     const oar_rpc_call *outer = oari_rpc_current;
-    int64_t deadline = oari_deadline(
-        opts->timeout_ms != 0 ? opts->timeout_ms : agent->opts.timeout_ms);
+    int64_t deadline = oari_rpc_deadline(
+        opts->timeout_ms != 0 ? opts->timeout_ms : agent->opts.timeout_ms, now);
 
     if (outer != NULL && !opts->detached && outer->deadline_ns < deadline)
         deadline = outer->deadline_ns;
@@ -88,13 +88,23 @@ static oar_status enter_window(oar_rpc *agent, const oari_rpc_pending *p,
 static void write_site(const char *file, int line, char *site)
 {
     oari_call_site at = oari_call_site_of(file, line);
-    char text[16];
-    size_t room, bytes = strlen(at.file);
+    char digit[16];
+    size_t digits = 0, room, bytes = strlen(at.file);
+    unsigned line_left = at.line > 0 ? (unsigned)at.line : 0;
 
-    snprintf(text, sizeof text, ":%d", at.line);
-    room = OARI_RPC_SITE - strlen(text);
-    snprintf(site, OARI_RPC_SITE + 1, "%s%s",
-             bytes > room ? at.file + bytes - room : at.file, text);
+    do
+        digit[digits++] = (char)('0' + line_left % 10);
+    while ((line_left /= 10) > 0);
+    room = OARI_RPC_SITE - 1 - digits;
+    if (bytes > room) {
+        at.file += bytes - room;
+        bytes = room;
+    }
+    memcpy(site, at.file, bytes);
+    site[bytes++] = ':';
+    while (digits > 0)
+        site[bytes++] = digit[--digits];
+    site[bytes] = '\0';
 }
 
 /* Sends a call that is in the table. Takes args. */
@@ -113,8 +123,8 @@ static oar_status send_call(oar_rpc *agent, const oari_rpc_pending *p,
 
     head.left_ms = oari_deadline_left_ms(p->deadline_ns);
     head.parent = oari_rpc_current != NULL ? oari_rpc_current->number : 0;
-    memcpy(head.name, p->name, sizeof head.name);
-    memcpy(head.site, p->site, sizeof head.site);
+    memcpy(head.name, p->name, strlen(p->name) + 1);
+    memcpy(head.site, p->site, strlen(p->site) + 1);
     if (to != agent->rank)
         return oari_rpc_send(agent, to, &head, args);
     status = oari_rpc_message_copy(args, &copy);
@@ -164,12 +174,12 @@ static void fill_call(oari_rpc_pending *p, oar_future *f, oar_rpc *agent,
     p->to = to;
     p->bytes = oar_rpc_message_bytes(args);
     p->began_ns = oari_now_ns();
-    p->deadline_ns = find_deadline(agent, opts);
+    p->deadline_ns = find_deadline(agent, opts, p->began_ns);
     p->inside = oari_rpc_current != NULL;
     p->parent = opts->detached ? NULL : oari_rpc_current;
     p->future = f;
     p->parts = opts->parts;
-    snprintf(p->name, sizeof p->name, "%s", name);
+    memcpy(p->name, name, strlen(name) + 1); /* check_call has seen it */
     f->agent = agent;
     f->pending = p;
     f->users = 2; /* the caller's handle, and p */
@@ -182,10 +192,18 @@ static oar_status begin_call(const char *file, int line, oar_rpc *agent, int to,
                              const oar_rpc_call_opts *opts, oari_rpc_on on,
                              oar_future **future)
 {
-    oari_rpc_pending *p = oari_alloc(1, sizeof *p), sent;
-    oar_future *f = oari_alloc(1, sizeof *f);
     oar_status status = OAR_E_NOMEM;
+    oari_rpc_pending *p, sent;
+    oar_future *f;
 
+    pthread_mutex_lock(&agent->lock);
+    p = oari_rpc_take_spare(agent, &agent->spare_pending, sizeof *p);
+    f = oari_rpc_take_spare(agent, &agent->spare_future, sizeof *f);
+    pthread_mutex_unlock(&agent->lock);
+    if (p != NULL)
+        memset(p, 0, offsetof(oari_rpc_pending, name));
+    if (f != NULL)
+        memset(f, 0, offsetof(oar_future, error));
     if (p != NULL && f != NULL)
         status = oari_rpc_into_create(opts, &p->into);
     if (status == OAR_OK && opts->parts > 0) {

@@ -12,7 +12,7 @@ void oari_future_drop(oar_future *future)
         return;
     oar_rpc_message_destroy(future->reply);
     oari_rpc_stream_destroy(future->stream);
-    oari_free(future);
+    oari_rpc_keep_spare(future->agent, &future->agent->spare_future, future);
 }
 
 /* Runs a function of oar_future_then, on a thread of the pool. */

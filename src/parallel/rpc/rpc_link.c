@@ -392,7 +392,6 @@ static void handle(oar_rpc *agent, oari_rpc_in *in)
         else
             oari_rref_take_note(agent, in->from, &in->head);
     }
-    oari_free(in);
 }
 
 /* Handles all there is, as the only thread (pumping); with the lock, which it
@@ -417,6 +416,7 @@ static void handle_all(oar_rpc *agent)
             post_slot(slot);
         } else {
             handle(agent, in);
+            oari_free(in);
         }
         pthread_mutex_lock(&agent->lock);
     }
@@ -441,6 +441,51 @@ void oari_rpc_pump(oar_rpc *agent)
     oari_rpc_pumping = outer;
 }
 
+/* Takes a call or an answer of one part that is the next in turn, and handles
+ * it: 1. Else nothing has been done. */
+static int take_next(oari_rpc_net *net, int source, const unsigned char *byte,
+                     size_t bytes)
+{
+    oar_rpc *agent = net->agent;
+    int from = oari_rpc_rank_of(net, source), taken;
+    oari_rpc_peer *peer = &agent->peer[from];
+    oari_rpc_in in;
+    size_t at;
+
+    if (peer->net != net ||
+        oari_rpc_read_head(byte, bytes, agent->opts.message_bytes, &in.head,
+                           &at) != OAR_OK ||
+        (in.head.kind != OARI_RPC_CALL && in.head.kind != OARI_RPC_ANSWER) ||
+        in.head.arrays > 0 || in.head.array_bytes > 0 ||
+        (in.head.flags & (OARI_RPC_APART | OARI_RPC_MAPPED)) != 0)
+        return 0;
+    pthread_mutex_lock(&agent->lock);
+    taken = in.head.sequence == peer->expected &&
+            peer->incoming.first == NULL &&
+            check_turn(agent, from, &in.head) == OAR_OK;
+    if (taken) {
+        peer->expected++;
+        agent->stats.bytes_in += in.head.value_bytes;
+        if (in.head.kind == OARI_RPC_CALL) {
+            peer->calls_in++;
+            peer->bytes_in += in.head.value_bytes;
+        }
+    }
+    pthread_mutex_unlock(&agent->lock);
+    if (!taken)
+        return 0;
+    in.net = net;
+    in.from = from;
+    in.skip = in.arriving = 0;
+    in.message = NULL;
+    in.status = oari_rpc_message_receive((size_t)in.head.value_bytes, 0, NULL,
+                                         NULL, &in.message);
+    if (in.message != NULL && bytes > at)
+        memcpy(in.message->values, byte + at, bytes - at);
+    handle(agent, &in);
+    return 1;
+}
+
 /* A thread that drives another net may be at it: that one is waited for. It
  * needs nothing of this one. */
 void oari_rpc_take_active(void *arg, int from, const unsigned char *data,
@@ -457,7 +502,8 @@ void oari_rpc_take_active(void *arg, int from, const unsigned char *data,
     agent->to_pump--;
     agent->pumping = oari_rpc_pumping = 1;
     pthread_mutex_unlock(&agent->lock);
-    read_first(net, from, data, bytes);
+    if (!take_next(net, from, data, bytes))
+        read_first(net, from, data, bytes);
     pthread_mutex_lock(&agent->lock);
     handle_all(agent);
     oari_rpc_pumping = outer;

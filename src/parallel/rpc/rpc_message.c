@@ -19,9 +19,12 @@ oar_status oar_rpc_message_create(oar_rpc_message **message)
 
     if (message == NULL)
         return oari_fail(OAR_E_ARG, "rpc_message_create: no place for it");
-    m = oari_alloc(1, sizeof *m);
+    m = oari_alloc_aligned(_Alignof(oar_rpc_message), sizeof *m);
     if (m == NULL)
         return OAR_E_NOMEM;
+    memset(m, 0, offsetof(oar_rpc_message, inside));
+    m->values = m->inside;
+    m->capacity = OARI_RPC_SMALL;
     *message = m;
     return OAR_OK;
 }
@@ -44,7 +47,8 @@ void oar_rpc_message_destroy(oar_rpc_message *message)
     oari_vec_free(&message->windows);
     oari_vec_free(&message->refs);
     oari_vec_free(&message->arrays);
-    oari_free(message->values);
+    if (message->values != message->inside)
+        oari_free(message->values);
     oari_free(message);
 }
 
@@ -85,7 +89,8 @@ static oar_status make_room(oar_rpc_message *m, size_t bytes)
         return OAR_E_NOMEM;
     if (m->bytes > 0)
         memcpy(larger, m->values, m->bytes);
-    oari_free(m->values);
+    if (m->values != m->inside)
+        oari_free(m->values);
     m->values = larger;
     m->capacity = wanted;
     return OAR_OK;

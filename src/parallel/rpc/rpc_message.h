@@ -10,6 +10,8 @@
 #include "base/vec.h"
 #include "parallel/rpc/rpc_wire.h"
 
+enum { OARI_RPC_SMALL = 192 }; /* bytes of values that need no memory */
+
 /* An array too large to lie among the values. */
 typedef struct oari_rpc_attached {
     void *data;
@@ -33,6 +35,8 @@ struct oar_rpc_message {
     int64_t read;                   /* values before it */
     int64_t next_array;             /* attached arrays before it */
     int64_t next_ref;               /* references before it */
+    /* where the values lie at first */
+    _Alignas(OARI_RPC_ALIGN) unsigned char inside[OARI_RPC_SMALL];
 };
 
 /* Makes a message to receive into: room for values and arrays of those sizes,

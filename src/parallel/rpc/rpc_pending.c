@@ -13,6 +13,42 @@
 #include "parallel/rpc/rpc_map.h"
 #include "parallel/rpc/rpc_stream.h"
 
+enum { MOST_SPARES = 1024 }; /* of all kinds */
+
+/* ---- spares -------------------------------------------------------------- */
+
+void *oari_rpc_take_spare(oar_rpc *agent, void **list, size_t bytes)
+{
+    void *spare = *list;
+
+    if (spare == NULL)
+        return oari_alloc_aligned(16, bytes);
+    memcpy(list, spare, sizeof *list);
+    agent->spares--;
+    return spare;
+}
+
+void oari_rpc_keep_spare(oar_rpc *agent, void **list, void *spare)
+{
+    if (agent->spares == MOST_SPARES || agent->closing) {
+        oari_free(spare);
+        return;
+    }
+    memcpy(spare, list, sizeof *list);
+    *list = spare;
+    agent->spares++;
+}
+
+void oari_rpc_free_spares(oar_rpc *agent)
+{
+    void **list[] = { &agent->spare_pending, &agent->spare_future,
+                      &agent->spare_call };
+
+    for (int i = 0; i < 3; i++)
+        while (*list[i] != NULL)
+            oari_free(oari_rpc_take_spare(agent, list[i], 0));
+}
+
 /* ---- the table ----------------------------------------------------------- */
 
 #define EACH(p, agent, bucket)                                   \
@@ -67,7 +103,7 @@ void oari_rpc_remove_pending(oar_rpc *agent, oari_rpc_pending *p)
         p->parent->children--;
     oari_rpc_tell(agent);
     oari_rpc_into_destroy(p->into);
-    oari_free(p);
+    oari_rpc_keep_spare(agent, &agent->spare_pending, p);
 }
 
 /* ---- ending -------------------------------------------------------------- */

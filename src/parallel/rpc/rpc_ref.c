@@ -92,12 +92,15 @@ void oari_rref_add_note(oar_rpc *agent, int to, oari_rpc_kind kind, uint64_t id,
     note->head.left_ms = -1;
     note->head.life = agent->peer[to].life;
     oari_list_append(&agent->notes, &note->link);
+    atomic_store(&agent->has_notes, 1);
 }
 
 void oari_rref_send_notes(oar_rpc *agent)
 {
     oari_link *link;
 
+    if (!atomic_load(&agent->has_notes))
+        return;
     pthread_mutex_lock(&agent->refs_lock);
     if (!agent->sending_notes) {
         agent->sending_notes = 1;
@@ -111,6 +114,7 @@ void oari_rref_send_notes(oar_rpc *agent)
             pthread_mutex_lock(&agent->refs_lock);
         }
         agent->sending_notes = 0;
+        atomic_store(&agent->has_notes, 0);
     }
     pthread_mutex_unlock(&agent->refs_lock);
 }

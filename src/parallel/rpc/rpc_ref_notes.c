@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rpc: references in messages that go and come, and the control messages about
  * them that come. Everything static is called with refs_lock. */
+#include <string.h>
+
 #include "base/status.h"
 #include "parallel/rpc/rpc_ref.h"
 
@@ -93,6 +95,9 @@ oar_status oari_rref_receive_all(oar_rpc *agent, int from,
     oari_rpc_value v;
     oar_status status = OAR_OK;
 
+    if (message->bytes == 0 ||
+        memchr(message->values, OARI_RPC_REF, message->bytes) == NULL)
+        return OAR_OK; /* none, without the lock */
     pthread_mutex_lock(&agent->refs_lock);
     for (size_t at = 0; at < message->bytes && status == OAR_OK; at = v.next) {
         oar_rref *r = NULL;

@@ -71,6 +71,7 @@ static void answer(oar_rpc_call *call, const char *name, const oar_error *error)
     oar_rpc_message *reply = call->reply;
     uint64_t number = call->number;
     int from = call->from, life = call->life;
+    oar_rref *rref;
     oar_error e;
 
     if (error == NULL && oari_rref_check_all(agent, reply) != OAR_OK) {
@@ -104,10 +105,11 @@ static void answer(oar_rpc_call *call, const char *name, const oar_error *error)
         oari_rpc_tell(agent);
     if (agent->serving.first == NULL)
         oari_rpc_tell(agent);
+    rref = call->rref;
+    oari_rpc_keep_spare(agent, &agent->spare_call, call);
     pthread_mutex_unlock(&agent->lock);
-    if (call->rref != NULL)
-        oari_rref_drop_handle(call->rref);
-    oari_free(call);
+    if (rref != NULL)
+        oari_rref_drop_handle(rref);
     send_answer(agent, from, life, number, error != NULL, reply);
 }
 
@@ -128,7 +130,8 @@ static int is_unwanted(const oar_rpc_call *call, oar_error *error)
     if (atomic_load(&call->cancelled))
         oari_error_set(error, OAR_E_CANCELLED,
                        "cancelled before the function began");
-    else if (call->deadline_ns <= oari_now_ns())
+    else if (call->deadline_ns != OARI_NEVER &&
+             call->deadline_ns <= oari_now_ns())
         oari_error_set(error, OAR_E_TIMEOUT,
                        "its time was over before the function began");
     else if (call->rref != NULL && call->rref->phase == OARI_RREF_FAILED)
@@ -175,11 +178,13 @@ static void end_call(oar_rpc_call *call)
 {
     oar_rpc *agent = call->agent;
     oari_rpc_strand *strand = strand_of(call);
-    oar_error error = call->error;
     int failed = call->status != OAR_OK;
     char name[OARI_RPC_NAME + 1];
+    oar_error error;
 
-    memcpy(name, call->entry->name, sizeof name);
+    if (failed)
+        error = call->error;
+    memcpy(name, call->entry->name, strlen(call->entry->name) + 1);
     if (call->makes) {
         oari_rref_settle(call->rref, call->reply, failed ? &error : NULL);
         call->reply = NULL;
@@ -200,12 +205,14 @@ static void finish_use(oar_rpc_call *call, oar_status status)
 
     if (status != OAR_OK)
         find_error(call, status, &error);
-    pthread_mutex_lock(&call->agent->lock);
-    if (status != OAR_OK && call->status == OAR_OK) {
-        call->status = status;
-        call->error = error;
+    if (status != OAR_OK) {
+        pthread_mutex_lock(&call->agent->lock);
+        if (call->status == OAR_OK) {
+            call->status = status;
+            call->error = error;
+        }
+        pthread_mutex_unlock(&call->agent->lock);
     }
-    pthread_mutex_unlock(&call->agent->lock);
     if (atomic_fetch_sub(&call->uses, 1) == 1)
         end_call(call);
 }
@@ -317,14 +324,19 @@ static void fail_value(oar_rpc_call *call, const oar_error *error)
 void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
                         oar_rpc_message *args, oar_status status)
 {
-    oar_rpc_call *call = oari_alloc(1, sizeof *call);
     int outer = oari_rpc_pumping, here = 0;
+    oar_rpc_call *call;
     oar_error error;
 
+    pthread_mutex_lock(&agent->lock);
+    call = oari_rpc_take_spare(agent, &agent->spare_call, sizeof *call);
     if (call == NULL) { /* the call is not answered; it runs out of time */
+        pthread_mutex_unlock(&agent->lock);
         oar_rpc_message_destroy(args);
         return;
     }
+    memset(call, 0, offsetof(oar_rpc_call, error));
+    call->error.status = OAR_OK;
     call->agent = agent;
     call->from = from;
     call->number = head->call;
@@ -334,9 +346,8 @@ void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
     call->came_ns = oari_now_ns();
     call->parts =
         head->status > OARI_RPC_PARTS ? OARI_RPC_PARTS : (int)head->status;
-    call->deadline_ns = oari_deadline(head->left_ms);
-    memcpy(call->site, head->site, sizeof call->site);
-    pthread_mutex_lock(&agent->lock);
+    call->deadline_ns = oari_rpc_deadline(head->left_ms, call->came_ns);
+    memcpy(call->site, head->site, strlen(head->site) + 1);
     oari_list_append(&agent->serving, &call->link);
     call->life = agent->peer[from].life;
     if (agent->peer[from].gone)

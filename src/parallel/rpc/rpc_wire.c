@@ -130,7 +130,6 @@ oar_status oari_rpc_read_head(const unsigned char *from, size_t bytes,
                               uint64_t most, oari_rpc_head *head,
                               size_t *behind)
 {
-    oari_rpc_head h = { 0 };
     size_t name, site;
 
     if (bytes < OARI_RPC_HEAD)
@@ -138,37 +137,38 @@ oar_status oari_rpc_read_head(const unsigned char *from, size_t bytes,
                          bytes);
     if (oari_rpc_u32(from) != MAGIC)
         return oari_fail(OAR_E_DATA, "a message that is none of RPC");
-    h.kind = (oari_rpc_kind)from[4];
-    h.flags = from[5];
+    head->life = 0;
+    head->kind = (oari_rpc_kind)from[4];
+    head->flags = from[5];
     name = from[6];
     site = from[7];
-    h.sequence = oari_rpc_u64(from + 8);
-    h.call = oari_rpc_u64(from + 16);
-    h.parent = oari_rpc_u64(from + 24);
-    h.left_ms = (int64_t)oari_rpc_u64(from + 32);
-    h.value_bytes = oari_rpc_u64(from + 40);
-    h.array_bytes = oari_rpc_u64(from + 48);
-    h.reference = oari_rpc_u64(from + 56);
-    h.arrays = oari_rpc_u32(from + 64);
-    h.status = oari_rpc_u32(from + 68);
+    head->sequence = oari_rpc_u64(from + 8);
+    head->call = oari_rpc_u64(from + 16);
+    head->parent = oari_rpc_u64(from + 24);
+    head->left_ms = (int64_t)oari_rpc_u64(from + 32);
+    head->value_bytes = oari_rpc_u64(from + 40);
+    head->array_bytes = oari_rpc_u64(from + 48);
+    head->reference = oari_rpc_u64(from + 56);
+    head->arrays = oari_rpc_u32(from + 64);
+    head->status = oari_rpc_u32(from + 68);
     if (name > OARI_RPC_NAME || site > OARI_RPC_SITE ||
         OARI_RPC_HEAD + name + site > bytes)
         return oari_fail(OAR_E_DATA,
                          "a name of %zu and a site of %zu bytes in "
                          "a message of %zu",
                          name, site, bytes);
-    if (!take_text(h.name, from + OARI_RPC_HEAD, name) ||
-        !take_text(h.site, from + OARI_RPC_HEAD + name, site))
+    if (!take_text(head->name, from + OARI_RPC_HEAD, name) ||
+        !take_text(head->site, from + OARI_RPC_HEAD + name, site))
         return oari_fail(OAR_E_DATA, "a zero byte in a name");
-    if (h.value_bytes > most || h.array_bytes > most - h.value_bytes)
+    if (head->value_bytes > most ||
+        head->array_bytes > most - head->value_bytes)
         return oari_fail(OAR_E_SIZE,
                          "a message of %llu and %llu bytes is larger than the "
                          "%llu that are allowed",
-                         (unsigned long long)h.value_bytes,
-                         (unsigned long long)h.array_bytes,
+                         (unsigned long long)head->value_bytes,
+                         (unsigned long long)head->array_bytes,
                          (unsigned long long)most);
-    OARI_TRY(check_head(&h, bytes, OARI_RPC_HEAD + name + site));
-    *head = h;
+    OARI_TRY(check_head(head, bytes, OARI_RPC_HEAD + name + site));
     *behind = OARI_RPC_HEAD + name + site;
     return OAR_OK;
 }

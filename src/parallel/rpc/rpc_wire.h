@@ -113,7 +113,8 @@ typedef struct oari_rpc_value {
 size_t oari_rpc_write_head(unsigned char *to, const oari_rpc_head *head);
 
 /* Reads a head of a message of that many bytes, and checks everything in it
- * that can be checked without memory: *behind is where the table begins.
+ * that can be checked without memory: *behind is where the table begins. After
+ * a failure *head is not to be used.
  * OAR_E_DATA names what is wrong; OAR_E_SIZE: values and arrays of more than
  * `most` bytes. */
 oar_status oari_rpc_read_head(const unsigned char *from, size_t bytes,
