@@ -183,8 +183,31 @@ static oar_status await_ready(oari_rpc_rejoin *j, meeting *m, char *gone)
     pthread_mutex_lock(&agent->lock);
     for (int r = 0; r < agent->ranks; r++)
         j->with[r].said_gone |= gone[r] == '1';
-    pthread_cond_broadcast(&agent->changed);
+    oari_rpc_tell(agent);
     pthread_mutex_unlock(&agent->lock);
+    return OAR_OK;
+}
+
+/* Starts a net once the thread that pumps has taken the arrival. That thread
+ * must not do it: it may not wait for one that drives the new group. */
+static oar_status begin_using(meeting *m, oari_rpc_net *net)
+{
+    oari_rpc_head leaving = { .kind = OARI_RPC_LEAVING, .left_ms = -1 };
+    oar_rpc *agent = m->agent;
+    int tell, taken;
+
+    pthread_mutex_lock(&agent->lock);
+    while (m->net != NULL && !agent->closing)
+        oari_rpc_wait_change(agent, oari_deadline(LOOK_MS));
+    taken = m->net == NULL;
+    tell = agent->told_leaving;
+    leaving.life = m->record.life;
+    pthread_mutex_unlock(&agent->lock);
+    if (!taken)
+        return OAR_E_ABORTED;
+    OARI_TRY(oari_rpc_net_start(net));
+    if (tell)
+        oari_rpc_send(agent, m->rank, &leaving, NULL);
     return OAR_OK;
 }
 
@@ -213,7 +236,7 @@ static oar_status hold_meeting(oari_rpc_rejoin *j, meeting *m, char *gone)
     oari_list_append(&j->arrivals, &m->link);
     pthread_mutex_unlock(&agent->lock);
     oari_rpc_pump(agent);
-    return OAR_OK;
+    return begin_using(m, net);
 }
 
 static void *run_meeting(void *arg)
@@ -228,7 +251,7 @@ static void *run_meeting(void *arg)
     pthread_mutex_lock(&agent->lock);
     m->ended = 1;
     oari_worker_wake(agent->rejoin->watcher);
-    pthread_cond_broadcast(&agent->changed);
+    oari_rpc_tell(agent);
     pthread_mutex_unlock(&agent->lock);
     return NULL;
 }
@@ -367,9 +390,6 @@ int oari_rpc_take_arrival(oar_rpc *agent)
 {
     oari_rpc_rejoin *j = agent->rejoin;
     oari_link *l = j != NULL ? j->arrivals.first : NULL;
-    oari_rpc_head leaving = { .kind = OARI_RPC_LEAVING, .left_ms = -1 };
-    int tell, rank;
-    oari_rpc_net *net;
     meeting *m;
 
     while (l != NULL &&
@@ -378,19 +398,11 @@ int oari_rpc_take_arrival(oar_rpc *agent)
     if (l == NULL || agent->closing)
         return 0;
     m = OARI_CONTAINER_OF(l, meeting, link);
-    rank = m->rank;
-    net = m->net;
     oari_list_remove(&j->arrivals, l);
     begin_life(agent, m);
     m->net = NULL;
     m->met = 1;
-    leaving.life = m->record.life;
-    tell = agent->told_leaving;
-    pthread_cond_broadcast(&agent->changed);
-    pthread_mutex_unlock(&agent->lock);
-    if (oari_rpc_net_start(net) == OAR_OK && tell)
-        oari_rpc_send(agent, rank, &leaving, NULL);
-    pthread_mutex_lock(&agent->lock);
+    oari_rpc_tell(agent);
     return 1;
 }
 
