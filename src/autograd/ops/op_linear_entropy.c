@@ -21,7 +21,8 @@ static const char *const name = "linear_cross_entropy";
 static oar_status linear_entropy_back(oari_node *node, int i,
                                       const oari_array *to, int add)
 {
-    oari_operands operands = { .pool = &node->tape->pool };
+    oari_operands operands = { .pool = &node->tape->pool,
+                               .device = to->device };
     oari_array from = oari_array_of(node->saved[i]), grad, part = from;
 
     if (to->device.kind != OAR_CUDA)
