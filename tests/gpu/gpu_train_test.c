@@ -17,8 +17,7 @@ static const oar_device cpu = { OAR_CPU, 0 }, gpu = { OAR_CUDA, 0 };
 
 enum { STEPS = 10, ROWS = 2, CONTEXT = 8, VOCABULARY = 33, WIDTH = 64 };
 
-static oar_status make_gpt(oar_device device, oar_dtype dtype,
-                           oar_module **gpt)
+static oar_status make_gpt(oar_device device, oar_dtype dtype, oar_module **gpt)
 {
     oar_gpt_opts o = oar_gpt_opts_init();
 
@@ -55,10 +54,8 @@ static oar_status take_steps(oar_module *gpt, oar_optim *adam, oar_tape *tape,
 
     with.clip = 1;
     for (int step = 0; step < STEPS; step++) {
-        oar_tensor *logits =
-            oar_forward(tape, gpt, data[0]);
-        oar_tensor *l = oar_cross_entropy(tape, logits,
-                                          data[1]);
+        oar_tensor *logits = oar_forward(tape, gpt, data[0]);
+        oar_tensor *l = oar_cross_entropy(tape, logits, data[1]);
 
         if (l == NULL || oar_backward(tape, l) != OAR_OK ||
             oar_optim_step_with(adam, &with) != OAR_OK ||

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/cuda_blas.h: products of matrices by cuBLASLt, which is found at run
- * time: OARSONG_CUBLASLT_LIBRARY, else one that is loaded already, else
+/* device/cuda/cuda_blas.h: products of matrices by cuBLASLt, which is found at
+ * run time: OARSONG_CUBLASLT_LIBRARY, else one that is loaded already, else
  * libcublasLt.so.13 or .12. Loading it takes long: it happens at the first use.
  *
  * The first product of a kind (shape, dtypes, strides, epilogue) measures the

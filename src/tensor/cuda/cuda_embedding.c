@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_embedding: starts the kernels of embedding.cu. This file has no state. */
+/* cuda_embedding: starts the kernels of embedding.cu. It has no state. */
 #include "tensor/cuda/cuda_kernels.h"
 #include "tensor/cuda/cuda_start.h"
 #include "tensor/cuda/embedding_job.h"

@@ -187,7 +187,7 @@ oar_status oari_cuda_rotary_angles(const oari_array *angle, int64_t first,
 oar_status oari_cuda_rotary(const oari_array *to, int add, const oari_array *x,
                             const oari_array *angle, int64_t turned, int back);
 
-/* ---- product.c: any strides of a and b; to is f32 or of their dtype -------- */
+/* ---- product.c: any strides of a and b; to is f32 or of their dtype ------ */
 
 oar_status oari_cuda_matmul(oari_pool *pool, const oari_array *to, int add,
                             const oari_array *a, const oari_array *b);
@@ -197,7 +197,7 @@ oar_status oari_cuda_linear(oari_pool *pool, const oari_array *to,
                             const oari_array *x, const oari_array *weight,
                             const oari_array *bias);
 
-/* ---- cuda_attention.c --------------------------------------------------------- */
+/* ---- cuda_attention.c ---------------------------------------------------- */
 
 oar_status oari_cuda_attend(const oari_attention *a);
 oar_status oari_cuda_attend_back(const oari_attention *a);
