@@ -7,7 +7,8 @@
 //
 // ADDRESS is unix:PATH or HOST:PORT. Prints a line "NAME,FIGURE" for each of
 // sync_us (8 bytes there and back, median), async_us (the same, by callback),
-// calls (a second, 64 outstanding) and gb (BYTES there and back, GB/s each way).
+// calls (a second, 64 outstanding) and gb (BYTES there and back, GB/s each
+// way).
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -25,7 +26,8 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace
+{
 
 const int kOutstanding = 64;
 
@@ -36,9 +38,13 @@ double NowUs()
 }
 
 // Answers one call with what it was given.
-class Echo : public grpc::ServerGenericBidiReactor {
-public:
-    Echo() { StartRead(&message_); }
+class Echo : public grpc::ServerGenericBidiReactor
+{
+  public:
+    Echo()
+    {
+        StartRead(&message_);
+    }
     void OnReadDone(bool ok) override
     {
         if (ok)
@@ -47,13 +53,17 @@ public:
         else
             Finish(grpc::Status::OK);
     }
-    void OnDone() override { delete this; }
+    void OnDone() override
+    {
+        delete this;
+    }
 
-private:
+  private:
     grpc::ByteBuffer message_;
 };
 
-class EchoService : public grpc::CallbackGenericService {
+class EchoService : public grpc::CallbackGenericService
+{
     grpc::ServerGenericBidiReactor *
     CreateReactor(grpc::GenericCallbackServerContext *) override
     {
@@ -91,9 +101,12 @@ struct Call {
     std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
 };
 
-class Client {
-public:
-    explicit Client(std::shared_ptr<grpc::Channel> channel) : stub_(channel) {}
+class Client
+{
+  public:
+    explicit Client(std::shared_ptr<grpc::Channel> channel) : stub_(channel)
+    {
+    }
 
     // Calls without waiting; Next gives it back.
     void Begin(const grpc::ByteBuffer &request)
@@ -140,7 +153,7 @@ public:
         changed.wait(hold, [&] { return done; });
     }
 
-private:
+  private:
     grpc::GenericStub stub_;
     grpc::CompletionQueue queue_;
 };
@@ -171,7 +184,7 @@ double CallsASecond(Client &client, const grpc::ByteBuffer &small, int calls)
     return std::max(calls, kOutstanding) / (NowUs() - began) * 1e6;
 }
 
-}  // namespace
+} // namespace
 
 int main(int argc, char **argv)
 {

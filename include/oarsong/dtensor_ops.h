@@ -229,6 +229,12 @@ OAR_API oar_dtensor oar_dtensor_linear(oar_tape *tape, oar_dtensor x,
 OAR_API oar_dtensor oar_dtensor_layer_norm(oar_tape *tape, oar_dtensor x,
                                            const oar_dtensor *weight,
                                            const oar_dtensor *bias, double eps);
+/* *sum gets a + b; NULL: nobody asks. */
+OAR_API oar_dtensor oar_dtensor_add_layer_norm(oar_tape *tape, oar_dtensor a,
+                                               oar_dtensor b,
+                                               const oar_dtensor *weight,
+                                               const oar_dtensor *bias,
+                                               double eps, oar_dtensor *sum);
 OAR_API oar_dtensor oar_dtensor_rms_norm(oar_tape *tape, oar_dtensor x,
                                          const oar_dtensor *weight, double eps);
 OAR_API oar_dtensor oar_dtensor_group_norm(oar_tape *tape, oar_dtensor x,
@@ -263,6 +269,12 @@ OAR_API oar_dtensor oar_dtensor_cross_entropy(oar_tape *tape,
 OAR_API oar_dtensor oar_dtensor_cross_entropy_with(
     oar_tape *tape, oar_dtensor logits, oar_dtensor target,
     const oar_dtensor *weight, const oar_cross_entropy_opts *opts);
+
+/* The cross entropy of oar_dtensor_linear(x, weight); all logits of a rank are
+ * in memory at once. */
+OAR_API oar_dtensor oar_dtensor_linear_cross_entropy(
+    oar_tape *tape, oar_dtensor x, oar_dtensor weight, oar_dtensor target,
+    const oar_cross_entropy_opts *opts);
 
 OAR_API oar_dtensor oar_dtensor_mse(oar_tape *tape, oar_dtensor a,
                                     oar_dtensor b);

@@ -48,8 +48,8 @@ OAR_API oar_status oar_gpt_stage_create(const oar_gpt_opts *opts, int first,
 /* The cross entropy of a model of oar_gpt_create for tokens [n, t] against
  * target [n * t], as oar_cross_entropy_with gives it of the model's logits, but
  * without the logits of all tokens in memory (oar_linear_cross_entropy), unless
- * the head has hooks or the options want what that cannot do. Hooks of the model
- * itself do not run. */
+ * the head has hooks or the options want what that cannot do. Hooks of the
+ * model itself do not run. */
 OAR_API oar_tensor *oar_gpt_loss(oar_tape *tape, oar_module *gpt,
                                  oar_tensor *tokens, oar_tensor *target,
                                  const oar_cross_entropy_opts *opts);

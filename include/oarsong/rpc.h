@@ -117,8 +117,9 @@ OAR_API oar_status oar_rpc_create_at(const char *file, int line,
  * met it (at most the timeout of opts), each in a group of two; from then on
  * they find it by its name, and calls to it succeed. Calls that its predecessor
  * made or was to answer, values that it owned and what it held stay gone: their
- * references are broken. OAR_E_NOT_FOUND: no agents of that name; OAR_E_TIMEOUT:
- * no other rank is there. A rank comes back at most 255 times. */
+ * references are broken. OAR_E_NOT_FOUND: no agents of that name;
+ * OAR_E_TIMEOUT: no other rank is there. A rank comes back at most 255 times.
+ */
 OAR_API oar_status oar_rpc_rejoin(int rank, const oar_rpc_opts *opts,
                                   oar_rpc **rpc);
 

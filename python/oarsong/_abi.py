@@ -142,6 +142,9 @@ OAR_LR_LINEAR = 1
 OAR_LR_COSINE = 2
 OAR_LR_STEP = 3
 
+OAR_MATH_F32 = 0
+OAR_MATH_TF32 = 1
+
 OAR_BEFORE_FORWARD = 0
 OAR_AFTER_FORWARD = 1
 OAR_BEFORE_BACKWARD = 2
@@ -1267,6 +1270,14 @@ class oar_rename(Structure):
     ]
 
 
+class oar_replay_opts(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("warm", c_int),
+        ("strict", c_int),
+    ]
+
+
 class oar_rpc_call_opts(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -1760,6 +1771,7 @@ FUNCTIONS = {
         c_void_p,),
     "oar_device_alloc": (c_int, oar_device, c_size_t, c_void_p,),
     "oar_device_available": (c_int, c_int,),
+    "oar_device_blas": (c_int, oar_device,),
     "oar_device_copy": (c_int, c_void_p, oar_device, c_void_p, oar_device,
         c_size_t, c_void_p,),
     "oar_device_count": (c_int, c_int,),
@@ -1771,6 +1783,7 @@ FUNCTIONS = {
     "oar_device_memory": (c_int, oar_device, c_void_p,),
     "oar_device_parse": (c_int, c_char_p, c_void_p,),
     "oar_device_set_current": (c_int, oar_device,),
+    "oar_device_set_math": (c_int, oar_device, c_int,),
     "oar_device_text": (oar_device_name, oar_device,),
     "oar_device_trim": (c_int, oar_device,),
     "oar_div": (c_void_p, c_void_p, c_void_p, c_void_p,),
@@ -1789,6 +1802,8 @@ FUNCTIONS = {
     "oar_dtensor_adaptive_avg_pool2d": (oar_dtensor, c_void_p, oar_dtensor,
         c_int, c_int,),
     "oar_dtensor_add": (oar_dtensor, c_void_p, oar_dtensor, oar_dtensor,),
+    "oar_dtensor_add_layer_norm": (oar_dtensor, c_void_p, oar_dtensor,
+        oar_dtensor, c_void_p, c_void_p, c_double, c_void_p,),
     "oar_dtensor_all_over": (oar_dtensor, c_void_p, oar_dtensor, oar_dims,
         c_int,),
     "oar_dtensor_any_over": (oar_dtensor, c_void_p, oar_dtensor, oar_dims,
@@ -1866,6 +1881,8 @@ FUNCTIONS = {
     "oar_dtensor_leaky_relu": (oar_dtensor, c_void_p, oar_dtensor, c_double,),
     "oar_dtensor_linear": (oar_dtensor, c_void_p, oar_dtensor, oar_dtensor,
         c_void_p,),
+    "oar_dtensor_linear_cross_entropy": (oar_dtensor, c_void_p, oar_dtensor,
+        oar_dtensor, oar_dtensor, c_void_p,),
     "oar_dtensor_log": (oar_dtensor, c_void_p, oar_dtensor,),
     "oar_dtensor_log1p": (oar_dtensor, c_void_p, oar_dtensor,),
     "oar_dtensor_log_softmax": (oar_dtensor, c_void_p, oar_dtensor, c_int,),
@@ -2327,6 +2344,12 @@ FUNCTIONS = {
     "oar_reducer_weigh": (c_int, c_void_p, c_double,),
     "oar_relu": (c_void_p, c_void_p, c_void_p,),
     "oar_relu_create": (c_int, c_void_p,),
+    "oar_replay_create": (c_int, oar_device, c_void_p, c_void_p, c_void_p,
+        c_void_p,),
+    "oar_replay_cut": (c_int, c_void_p, c_void_p,),
+    "oar_replay_destroy": (None, c_void_p,),
+    "oar_replay_graphs": (c_int, c_void_p,),
+    "oar_replay_run": (c_int, c_void_p,),
     "oar_reshape": (c_void_p, c_void_p, c_void_p, oar_shape,),
     "oar_rms_norm": (c_void_p, c_void_p, c_void_p, c_void_p, c_double,),
     "oar_rms_norm_create": (c_int, c_int64, c_double, c_int, c_void_p,),
@@ -2357,6 +2380,7 @@ FUNCTIONS = {
     "oar_rpc_message_bytes": (c_size_t, c_void_p,),
     "oar_rpc_message_create": (c_int, c_void_p,),
     "oar_rpc_message_destroy": (None, c_void_p,),
+    "oar_rpc_message_map": (c_int, c_void_p, c_void_p,),
     "oar_rpc_message_rewind": (None, c_void_p,),
     "oar_rpc_name": (c_char_p, c_void_p, c_int,),
     "oar_rpc_of": (c_void_p, c_void_p,),
@@ -2673,6 +2697,7 @@ FUNCTIONS = {
     "oar_view_of": (c_void_p, c_void_p, c_void_p, c_int64, c_int, oar_shape,),
     "oar_where": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p,),
     "oar_where_scalar": (c_void_p, c_void_p, c_void_p, c_void_p, c_double,),
+    "oar_window_alloc": (c_int, c_size_t, c_void_p,),
     "oar_window_bytes": (c_size_t, c_void_p,),
     "oar_window_create_at": (c_int, c_char_p, c_int, c_void_p, c_size_t,
         c_void_p, c_void_p,),
@@ -2783,6 +2808,7 @@ SIZES = {
     "oar_reducer_opts": 64,
     "oar_reducer_stats": 56,
     "oar_rename": 24,
+    "oar_replay_opts": 16,
     "oar_rpc_call_opts": 48,
     "oar_rpc_function": 56,
     "oar_rpc_opts": 96,

@@ -117,7 +117,8 @@ void oari_match_repost(oari_match *match, oar_transfer *receive);
  * Eager messages with one tag of the library's own that no receive is posted
  * for: a function of the receiver's gets them (comm/active/active.h). */
 
-#define OARI_ACTIVE_TAG (UINT64_C(3) << 61)
+/* Beside those of comm/fault/mismatch.c and timeout_scope.c. */
+#define OARI_ACTIVE_TAG (UINT64_C(3) << 61 | 2)
 
 typedef struct oari_active {
     int source;

@@ -47,38 +47,50 @@ static oar_tensor *grad_of(oar_tensor *const *param, int i)
     return oar_tensor_grad(param[i]);
 }
 
-/* Lists the gradients, each once; the caller frees it. */
-static oar_status list_grads(const char *what, int count,
-                             oar_tensor *const *param, oar_tensor ***list,
-                             int *grads)
-{
-    oar_tensor **made;
+/* The gradients of some parameters, each once. */
+typedef struct grad_list {
+    int count;
+    oar_tensor **grad;
+    oar_tensor *few[512]; /* so that most steps allocate nothing */
+} grad_list;
 
+/* Fills in a list, which free_list frees. */
+static oar_status list_grads(const char *what, int count,
+                             oar_tensor *const *param, grad_list *list)
+{
     OARI_TRY(check_grads(what, count, param));
-    made = oari_alloc((size_t)count + 1, sizeof(oar_tensor *));
-    if (made == NULL)
+    list->count = 0;
+    list->grad = list->few;
+    if ((size_t)count > sizeof list->few / sizeof list->few[0])
+        list->grad = oari_alloc((size_t)count, sizeof(oar_tensor *));
+    if (list->grad == NULL)
         return OAR_E_NOMEM;
-    *grads = 0;
     for (int i = 0; i < count; i++) {
-        made[*grads] = grad_of(param, i);
-        *grads += made[*grads] != NULL;
+        oar_tensor *grad = grad_of(param, i);
+
+        if (grad != NULL)
+            list->grad[list->count++] = grad;
     }
-    *list = made;
     return OAR_OK;
+}
+
+static void free_list(const grad_list *list)
+{
+    if (list->grad != list->few)
+        oari_free(list->grad);
 }
 
 oar_status oar_clip_grad_value(int count, oar_tensor *const *param,
                                double limit)
 {
     oar_status status = OAR_OK;
-    oar_tensor **grad;
-    int grads;
+    grad_list list;
 
     OARI_TRY(check_limit("clip_grad_value", limit));
-    OARI_TRY(list_grads("clip_grad_value", count, param, &grad, &grads));
-    for (int i = 0; i < grads && status == OAR_OK; i++)
-        status = oari_grad_clamp(grad[i], limit);
-    oari_free(grad);
+    OARI_TRY(list_grads("clip_grad_value", count, param, &list));
+    for (int i = 0; i < list.count && status == OAR_OK; i++)
+        status = oari_grad_clamp(list.grad[i], limit);
+    free_list(&list);
     return status;
 }
 
@@ -93,15 +105,14 @@ oar_status oar_grad_squares(int count, oar_tensor *const *param,
                             double *squares)
 {
     oar_status status;
-    oar_tensor **grad;
+    grad_list list;
     double found;
-    int grads;
 
     if (squares == NULL)
         return oari_null("grad_squares");
-    OARI_TRY(list_grads("grad_squares", count, param, &grad, &grads));
-    status = oari_grads_squares(grads, grad, &found);
-    oari_free(grad);
+    OARI_TRY(list_grads("grad_squares", count, param, &list));
+    status = oari_grads_squares(list.count, list.grad, &found);
+    free_list(&list);
     if (status == OAR_OK)
         *squares = found;
     return status;
@@ -110,12 +121,11 @@ oar_status oar_grad_squares(int count, oar_tensor *const *param,
 oar_status oar_grad_scale(int count, oar_tensor *const *param, double factor)
 {
     oar_status status;
-    oar_tensor **grad;
-    int grads;
+    grad_list list;
 
-    OARI_TRY(list_grads("grad_scale", count, param, &grad, &grads));
-    status = scale_list(grads, grad, factor);
-    oari_free(grad);
+    OARI_TRY(list_grads("grad_scale", count, param, &list));
+    status = scale_list(list.count, list.grad, factor);
+    free_list(&list);
     return status;
 }
 
@@ -150,12 +160,11 @@ oar_status oar_clip_grad_norm(int count, oar_tensor *const *param, double limit,
                               double *norm)
 {
     oar_status status;
-    oar_tensor **grad;
-    int grads;
+    grad_list list;
 
     OARI_TRY(check_limit("clip_grad_norm", limit));
-    OARI_TRY(list_grads("clip_grad_norm", count, param, &grad, &grads));
-    status = clip_list(grads, grad, limit, norm);
-    oari_free(grad);
+    OARI_TRY(list_grads("clip_grad_norm", count, param, &list));
+    status = clip_list(list.count, list.grad, limit, norm);
+    free_list(&list);
     return status;
 }

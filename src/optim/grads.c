@@ -115,33 +115,33 @@ static void change_grad(const changer *c, oar_tensor *grad, double by)
 
 /* ---- on a GPU ------------------------------------------------------------ */
 
-/* Moves the gradients of GPUs to the front of a list of its own, which the
- * caller frees. Returns how many there are; -1: no memory. */
-static int gpu_grads(int count, oar_tensor *const *grad, oar_tensor ***list)
+static int count_on_gpus(int count, oar_tensor *const *grad)
 {
-    oar_tensor **made = oari_alloc((size_t)count + 1, sizeof(oar_tensor *));
     int found = 0;
 
-    for (int i = 0; made != NULL && i < count; i++)
-        if (oari_is_gpu(oar_tensor_device(grad[i])))
-            made[found++] = grad[i];
-    *list = made;
-    return made != NULL ? found : -1;
+    for (int i = 0; i < count; i++)
+        found += oari_is_gpu(oar_tensor_device(grad[i]));
+    return found;
 }
 
 /* Adds the squares of those on GPUs. */
 static oar_status add_gpu_squares(int count, oar_tensor *const *grad,
                                   double *squares)
 {
-    oar_status status = OAR_OK;
+    int found = count_on_gpus(count, grad), at = 0;
     oar_tensor **list;
-    int found = gpu_grads(count, grad, &list);
+    oar_status status;
     double more = 0;
 
-    if (found < 0)
-        status = OAR_E_NOMEM;
-    else if (found > 0)
-        status = oari_gpu_grad_squares(found, list, &more);
+    if (found == 0)
+        return OAR_OK;
+    list = oari_alloc((size_t)found, sizeof(oar_tensor *));
+    if (list == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < count; i++)
+        if (oari_is_gpu(oar_tensor_device(grad[i])))
+            list[at++] = grad[i];
+    status = oari_gpu_grad_squares(found, list, &more);
     oari_free(list);
     *squares += more;
     return status;

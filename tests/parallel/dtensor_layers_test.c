@@ -59,6 +59,8 @@ static void probabilities_are_those_of_one_rank(void **state)
 
 /* ---- norms --------------------------------------------------------------- */
 
+WITH(add_layer_norm, oar_add_layer_norm, oar_dtensor_add_layer_norm, in[0],
+     in[1], NULL, NULL, 1e-5, NULL)
 EACH(layer_norm, oar_layer_norm(tape, in[0], in[1], in[2], 1e-5),
      oar_dtensor_layer_norm(tape, in[0], &in[1], &in[2], 1e-5))
     EACH(layer_norm_plain, oar_layer_norm(tape, in[0], NULL, NULL, 1e-5),
@@ -85,6 +87,9 @@ EACH(layer_norm, oar_layer_norm(tape, in[0], in[1], in[2], 1e-5),
                                      .shape = { { 2, { 5, 3 } },
                                                 { 1, { 3 } },
                                                 { 1, { 3 } } }),
+                                CASE(add_layer_norm, .inputs = 2,
+                                     .shape = { { 2, { 5, 3 } },
+                                                { 2, { 5, 3 } } }),
                                 CASE(layer_norm_plain, .inputs = 1,
                                      .shape = { { 3, { 2, 3, 4 } } }),
                                 CASE(rms_norm, .inputs = 2,
@@ -165,6 +170,8 @@ EACH(bce,
     }
 
 WITH(cross_entropy, oar_cross_entropy, oar_dtensor_cross_entropy, in[0], in[1])
+WITH(linear_cross_entropy, oar_linear_cross_entropy,
+     oar_dtensor_linear_cross_entropy, in[0], in[1], in[2], NULL)
 EACH(cross_entropy_ignore,
      oar_cross_entropy_with(tape, in[0], in[1],
                             OAR_OPTS(oar_cross_entropy_opts, .has_ignore = 1,
@@ -198,6 +205,12 @@ EACH(cross_entropy_ignore,
                     CASE(cross_entropy, .inputs = 2,
                          .shape = { { 2, { 5, 7 } }, { 1, { 5 } } },
                          .kind = { TRUTH_NORMAL, TRUTH_INDEX },
+                         .index_below = 7),
+                    CASE(linear_cross_entropy, .inputs = 3,
+                         .shape = { { 2, { 5, 3 } },
+                                    { 2, { 7, 3 } },
+                                    { 1, { 5 } } },
+                         .kind = { TRUTH_NORMAL, TRUTH_NORMAL, TRUTH_INDEX },
                          .index_below = 7),
                     CASE(cross_entropy_ignore, .inputs = 2,
                          .shape = { { 2, { 6, 5 } }, { 1, { 6 } } },

@@ -114,10 +114,11 @@ static oar_status check_norm(const char *name, oar_tape *tape, oar_tensor *x,
     OARI_TRY(oari_check_float(name, x));
     if (x->at.shape.ndim == 0)
         return oari_fail(OAR_E_SHAPE, "%s of a single number", name);
+    OARI_TRY(check_param(name, x, weight, "weight"));
+    OARI_TRY(check_param(name, x, bias, "bias"));
     if (weight != NULL && bias != NULL)
         OARI_TRY(oari_check_same_dtype(name, weight, bias));
-    OARI_TRY(check_param(name, x, weight, "weight"));
-    return check_param(name, x, bias, "bias");
+    return OAR_OK;
 }
 
 /* What an operation makes: the result, and numbers of each row. */

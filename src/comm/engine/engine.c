@@ -503,11 +503,13 @@ oar_status oari_engine_start(oar_group *group)
         return OAR_OK;
     pthread_mutex_lock(&e->lock);
     if (!atomic_load(&e->has_thread)) {
+        e->doze_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         if (e->doze_fd < 0)
-            e->doze_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        status = e->doze_fd >= 0 ? oari_thread_start(&e->thread, "oar-engine",
-                                                     run_engine_thread, group)
-                                 : oari_fail(OAR_E_SYSTEM, "make an eventfd");
+            status = oari_fail(OAR_E_SYSTEM, "make an eventfd");
+        else if ((status = oari_thread_start(&e->thread, "oar-engine",
+                                             run_engine_thread, group)) !=
+                 OAR_OK)
+            close(e->doze_fd);
         atomic_store(&e->has_thread, status == OAR_OK);
     }
     pthread_mutex_unlock(&e->lock);
@@ -548,7 +550,6 @@ oar_status oari_engine_init(oari_engine *engine,
                             const oari_engine_events *events)
 {
     engine->events = events;
-    engine->doze_fd = -1;
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->spare_lock, NULL);
     oari_cond_init(&engine->changed);
@@ -571,7 +572,7 @@ void oari_engine_close(oar_group *group)
     }
     while (group->opened && atomic_load(&e->posted) != 0)
         oari_drive_once(group); /* the group is broken: this ends all */
-    if (e->doze_fd >= 0)
+    if (atomic_load(&e->has_thread))
         close(e->doze_fd);
     pthread_cond_destroy(&e->changed);
     pthread_cond_destroy(&e->roused);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/blas_plan.h: how one kind of product is done by cuBLASLt: its
- * descriptors and the algorithm that was chosen. The lock of cuda_blas.c guards all
- * calls. */
+ * descriptors and the algorithm that was chosen. The lock of cuda_blas.c guards
+ * all calls. */
 #ifndef OARI_DEVICE_CUDA_BLAS_PLAN_H
 #define OARI_DEVICE_CUDA_BLAS_PLAN_H
 

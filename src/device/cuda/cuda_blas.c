@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_blas: see cuda_blas.h. A lock guards the first load, whose outcome never
- * changes afterwards, the handles, the workspaces and the use of plans, whose pointers
- * are set for each product. */
+ * changes afterwards, the handles, the workspaces and the use of plans, whose
+ * pointers are set for each product. */
 #include "device/cuda/cuda_blas.h"
 
 #include <dlfcn.h>

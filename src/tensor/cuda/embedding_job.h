@@ -36,8 +36,8 @@ typedef struct oari_positions_job {
 } oari_positions_job;
 
 /* One pass of a sort by bits shift .. shift+7. Keys are rows of the table;
- * those that it does not have are 2^32 - 1, and last. place is where each was at
- * first. Equal keys keep their order. */
+ * those that it does not have are 2^32 - 1, and last. place is where each was
+ * at first. Equal keys keep their order. */
 typedef struct oari_sort_job {
     const int64_t *row; /* of the first pass; else NULL */
     const uint32_t *key, *place;

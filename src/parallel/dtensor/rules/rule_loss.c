@@ -393,3 +393,17 @@ oar_dtensor oar_dtensor_cross_entropy(oar_tape *tape, oar_dtensor logits,
 {
     return oar_dtensor_cross_entropy_with(tape, logits, target, NULL, NULL);
 }
+
+oar_dtensor oar_dtensor_linear_cross_entropy(oar_tape *tape, oar_dtensor x,
+                                             oar_dtensor weight,
+                                             oar_dtensor target,
+                                             const oar_cross_entropy_opts *opts)
+{
+    oar_dtensor logits = oar_dtensor_linear(tape, x, weight, NULL);
+    oar_dtensor loss =
+        oar_dtensor_cross_entropy_with(tape, logits, target, NULL, opts);
+
+    if (tape == NULL)
+        oar_tensor_release(logits.local);
+    return loss;
+}

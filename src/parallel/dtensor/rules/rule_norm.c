@@ -77,6 +77,21 @@ oar_dtensor oar_dtensor_layer_norm(oar_tape *tape, oar_dtensor x,
     return oari_rule_run(&c, NULL);
 }
 
+oar_dtensor oar_dtensor_add_layer_norm(oar_tape *tape, oar_dtensor a,
+                                       oar_dtensor b, const oar_dtensor *weight,
+                                       const oar_dtensor *bias, double eps,
+                                       oar_dtensor *sum)
+{
+    oar_dtensor both = oar_dtensor_add(tape, a, b);
+    oar_dtensor result = oar_dtensor_layer_norm(tape, both, weight, bias, eps);
+
+    if (sum != NULL && result.local != NULL)
+        *sum = both;
+    else if (tape == NULL)
+        oar_tensor_release(both.local);
+    return result;
+}
+
 static oar_tensor *run_rms_norm(const oari_rule_call *c, const oari_decision *d,
                                 oar_tensor *const *in, oar_tensor **second)
 {
