@@ -200,7 +200,7 @@ static int push(oar_rpc *agent, int to, const oari_rpc_head *head,
     int sent, more;
 
     if (bytes > PUSH_BYTES || head->arrays > 0 ||
-        (head->flags & OARI_RPC_MAPPED) != 0 ||
+        (head->flags & (OARI_RPC_MAPPED | OARI_RPC_APART)) != 0 ||
         (m != NULL && m->refs.count > 0) ||
         (net = take_turn(agent, to, head->life, &sequence)) == NULL)
         return 0;
