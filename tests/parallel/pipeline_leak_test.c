@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pipelines leave nothing behind: after the first steps memory and descriptors
  * stay as they are, and pipelines that are made and destroyed over and over
- * give back everything. OARSONG_TEST_ALL: more often. */
+ * give back everything. */
 #include "support/ranks.h"
 
 #include <stdlib.h>

@@ -311,9 +311,10 @@ static oar_status measure_arrays(oar_rpc *rpc, const rpc_plan *p)
     oar_status status = OAR_OK;
 
     for (int i = 0; i < 4 && status == OAR_OK; i++) {
+        size_t bytes = size[i / 2];
         calling c = { .rpc = rpc,
                       .name = i % 2 ? "give_array" : "take_array",
-                      .number = (int64_t)size[i / 2] };
+                      .number = (int64_t)bytes };
         double us;
 
         if (!is_wanted(p, text[i % 2]))
@@ -321,12 +322,12 @@ static oar_status measure_arrays(oar_rpc *rpc, const rpc_plan *p)
         if (i % 2 == 0)
             status = oar_tensor_span(p->large, &c.array);
         if (i % 2 == 0)
-            c.array.count = size[i / 2];
+            c.array.count = bytes;
         if (status == OAR_OK)
             status = time_trips(call_once, &c, 9, 0, &us);
         if (status == OAR_OK)
-            printf("%-26s %4zu KiB %12.2f GB/s\n", text[i % 2],
-                   size[i / 2] >> 10, (double)size[i / 2] * 1e-3 / us);
+            printf("%-26s %4zu KiB %12.2f GB/s\n", text[i % 2], bytes >> 10,
+                   (double)bytes * 1e-3 / us);
     }
     return status;
 }

@@ -19,9 +19,8 @@ oar_status oari_cuda_pick_rows(const oari_array *to, const oari_array *table,
                                const oari_table_part *part,
                                const oari_array *row)
 {
-    static oari_cuda_kernel_ref kernel = { "embedding",
-                                           "oari_pick_rows",
-                                           { 0 } };
+    static oari_cuda_kernel_ref kernel = { .file = "embedding",
+                                           .name = "oari_pick_rows" };
     oari_pick_job job = { .index = oari_array_data(index),
                           .table = oari_array_data(table),
                           .to = oari_array_data(to),
@@ -44,9 +43,8 @@ oar_status oari_cuda_pick_rows(const oari_array *to, const oari_array *table,
 
 oar_status oari_cuda_positions(const oari_array *to)
 {
-    static oari_cuda_kernel_ref kernel = { "embedding",
-                                           "oari_positions",
-                                           { 0 } };
+    static oari_cuda_kernel_ref kernel = { .file = "embedding",
+                                           .name = "oari_positions" };
     oari_positions_job job = { oari_array_data(to),
                                oari_shape_count(to->at.shape) };
 
@@ -70,11 +68,12 @@ int64_t oari_cuda_add_rows_scratch(int64_t picks)
 static oar_status sort_picks(const oari_array *index, int64_t rows,
                              uint32_t *scratch, oari_sort_job *job)
 {
-    static oari_cuda_kernel_ref count = { "embedding",
-                                          "oari_sort_count",
-                                          { 0 } };
-    static oari_cuda_kernel_ref scan = { "embedding", "oari_sort_scan", { 0 } };
-    static oari_cuda_kernel_ref move = { "embedding", "oari_sort_move", { 0 } };
+    static oari_cuda_kernel_ref count = { .file = "embedding",
+                                          .name = "oari_sort_count" };
+    static oari_cuda_kernel_ref scan = { .file = "embedding",
+                                         .name = "oari_sort_scan" };
+    static oari_cuda_kernel_ref move = { .file = "embedding",
+                                         .name = "oari_sort_move" };
     uint32_t *key[2], *place[2];
     int side = 0;
 

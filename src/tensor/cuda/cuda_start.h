@@ -20,18 +20,18 @@ typedef struct oari_float_kernels {
     oari_cuda_kernel_ref of[OARI_FLOAT_DTYPES];
 } oari_float_kernels;
 
-#define OARI_FLOAT_KERNELS(file, name)                                  \
-    {                                                                   \
-        {                                                               \
-            { file, name "_f32", { 0 } }, { file, name "_f64", { 0 } }, \
-                { file, name "_f16", { 0 } },                           \
-            {                                                           \
-                file, name "_bf16",                                     \
-                {                                                       \
-                    0                                                   \
-                }                                                       \
-            }                                                           \
-        }                                                               \
+#define OARI_FLOAT_KERNEL(path, text) \
+    {                                 \
+        .file = (path), .name = text  \
+    }
+#define OARI_FLOAT_KERNELS(file, name)                \
+    {                                                 \
+        {                                             \
+            OARI_FLOAT_KERNEL(file, name "_f32"),     \
+                OARI_FLOAT_KERNEL(file, name "_f64"), \
+                OARI_FLOAT_KERNEL(file, name "_f16"), \
+                OARI_FLOAT_KERNEL(file, name "_bf16") \
+        }                                             \
     }
 
 /* Starts blocks x threads of the kernel for the dtype of `to`, on the current

@@ -44,9 +44,8 @@ oar_status oari_cuda_dropout(const oari_array *to, int add, const oari_array *a,
 oar_status oari_cuda_rotary_angles(const oari_array *angle, int64_t first,
                                    double base)
 {
-    static oari_cuda_kernel_ref kernel = { "draw",
-                                           "oari_rotary_angles",
-                                           { 0 } };
+    static oari_cuda_kernel_ref kernel = { .file = "draw",
+                                           .name = "oari_rotary_angles" };
     oari_angles_job job = { .angle = oari_array_data(angle),
                             .t = angle->at.shape.dim[0],
                             .d = angle->at.shape.dim[1],

@@ -83,9 +83,8 @@ oar_status oari_cuda_step(oari_step_rule rule, const oari_step_factors *factors,
                           oari_step_factors *room, const double *scale,
                           int count, const oari_step_param *param)
 {
-    static oari_cuda_kernel_ref put = { "step",
-                                        "oari_step_put_factors",
-                                        { 0 } };
+    static oari_cuda_kernel_ref put = { .file = "step",
+                                        .name = "oari_step_put_factors" };
     static oari_float_kernels kernels = OARI_FLOAT_KERNELS("step", "oari_step");
     oari_step_job job = { .factors = room, .scale = scale, .rule = rule };
 
@@ -115,7 +114,7 @@ oar_status oari_cuda_grad_norm(int count, const oari_step_param *param,
 {
     static oari_float_kernels kernels =
         OARI_FLOAT_KERNELS("step", "oari_grad_squares");
-    static oari_cuda_kernel_ref clip = { "step", "oari_clip", { 0 } };
+    static oari_cuda_kernel_ref clip = { .file = "step", .name = "oari_clip" };
     oari_step_job job = { .partial = partial };
     oari_clip_job total = {
         .partial = partial, .limit = limit, .numbers = numbers, .norm = norm
