@@ -71,16 +71,15 @@ static oar_status let_go(void *arg, oar_rpc_call *call)
     return OAR_OK;
 }
 
+static float apart[3000]; /* 0, 2, 4, ... */
+
 /* Puts an array that lies in the window, one that does not, one that is small,
  * and another of the window. */
 static oar_status put_mixture(oar_rpc_message *m, map_side *s)
 {
-    static float apart[3000];
     float *in = oar_window_data(s->window);
     oar_span span = oar_span_of(in, 5000, OAR_F32);
 
-    for (int i = 0; i < 3000; i++)
-        apart[i] = (float)(2 * i);
     CHECK_OK(oar_rpc_message_map(m, s->window));
     CHECK_OK(oar_rpc_put_span(m, span, count_drop, &s->drops));
     CHECK_OK(
@@ -393,5 +392,7 @@ int main(void)
         cmocka_unit_test(memory_outlives_the_rank_that_lent_it),
         cmocka_unit_test(wrong_use_of_windows_is_named),
     };
+    for (int i = 0; i < 3000; i++)
+        apart[i] = (float)(2 * i);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
