@@ -46,12 +46,12 @@ typedef struct plan {
     shared_flag ran[COUNTED]; /* how often each call has run */
 } plan;
 
-static plan *armed; /* in the victim */
+static _Atomic(plan *) armed; /* in the victim */
 static atomic_int messages;
 
 static void strike(void)
 {
-    plan *p = armed;
+    plan *p = atomic_load(&armed);
 
     if (p == NULL || atomic_fetch_add(&messages, 1) + 1 != p->at)
         return;
@@ -308,7 +308,7 @@ static int run_rank(test_job *c, int rank, void *arg)
 
     RANK_ZERO(open_rpc(c, rank, p, &rpc));
     if (rank == p->victim)
-        armed = p;
+        atomic_store(&armed, p);
     if (rank == 0) {
         RANK_ZERO(lead(c, rank, p, rpc));
         shared_flag_raise(&p->led);

@@ -26,9 +26,9 @@ int oari_active_send(oar_group *group, int to, const void *data, size_t bytes)
     const oari_backend *links = group->in_tree;
     int drives = oari_work_function_runs(group), sent = 0;
 
-    if (group->active.fn == NULL || (!drives && !oari_engine_try_hold(group)))
+    if (!drives && !oari_engine_try_hold(group))
         return 0;
-    if (!oari_group_broken(group))
+    if (group->active.fn != NULL && !oari_group_broken(group))
         sent = links->push(group->self, to, OARI_ACTIVE_TAG, data, bytes);
     if (!drives)
         oari_engine_let_go(group);

@@ -169,7 +169,7 @@ static oari_rpc_out *write_out(int to, const oari_rpc_head *head,
 }
 
 /* Takes the turn to send a message to a rank by its net; NULL: another thread
- * has it, or nothing can be sent. */
+ * has it, others are before it, or nothing can be sent. */
 static oari_rpc_net *take_turn(oar_rpc *agent, int to, int life,
                                uint64_t *sequence)
 {
@@ -177,8 +177,8 @@ static oari_rpc_net *take_turn(oar_rpc *agent, int to, int life,
     oari_rpc_net *net = NULL;
 
     pthread_mutex_lock(&agent->lock);
-    if (!peer->sending && !peer->gone && !agent->closing &&
-        peer->life == life && peer->net != NULL) {
+    if (!peer->sending && peer->outgoing.first == NULL && !peer->gone &&
+        !agent->closing && peer->life == life && peer->net != NULL) {
         net = peer->net;
         net->parts++;
         peer->sending = 1;
