@@ -13,7 +13,8 @@
 enum {
     ASKED_US = 1500000, /* by then the engine has asked */
     IDLE_US = 2000000,
-    MOST = 8 /* sleeps; two engines that look every 100 ms have 40 */
+    WINDOWS = 5, /* on a busy machine the questions come late */
+    MOST = 8     /* sleeps; two engines that look every 100 ms have 40 */
 };
 
 static long sleeps(void)
@@ -34,7 +35,7 @@ static oar_status be_idle(oar_group *world, void *arg)
     int value[2] = { 0, 0 }, given_up;
     oar_group *plain, *loose;
     oar_work *work[2];
-    long before;
+    int quiet = 0;
 
     CHECK_OK(oar_group_dup(world, &plain));
     CHECK_OK(
@@ -45,9 +46,13 @@ static oar_status be_idle(oar_group *world, void *arg)
     CHECK_OK(oar_recv(loose, oar_span_of(&value[1], 1, OAR_I32), OAR_ANY_SOURCE,
                       1, &wait, &work[1]));
     usleep(ASKED_US);
-    before = sleeps();
-    usleep(IDLE_US);
-    CHECK(sleeps() - before <= MOST);
+    for (int k = 0; k < WINDOWS && !quiet; k++) {
+        long before = sleeps();
+
+        usleep(IDLE_US);
+        quiet = sleeps() - before <= MOST;
+    }
+    CHECK(quiet);
     for (int i = 0; i < 2; i++) {
         CHECK_OK(oar_work_cancel(work[i], &given_up));
         CHECK(given_up);
