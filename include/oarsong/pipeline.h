@@ -31,7 +31,7 @@
  * gradients are undefined. The group it was made of goes on: make another.
  * The groups over which DDP or FSDP wraps its stages end with it, so that the
  * ranks of other pipelines, which wait for its gradients, fail at once and with
- * the same words: make these anew, too.
+ * the same words: make these again, too.
  *
  * A stage may be a module that DDP or FSDP has wrapped over other ranks, which
  * have the same stages: the columns and rows of a mesh. Its gradients are

@@ -35,8 +35,8 @@ OAR_OPTS_INIT(oar_replay_opts);
  * tape, the tensors and the optimizer have to live as long as the replay.
  *
  * fn runs `warm` times as it is; then once while it is recorded; after that it
- * is not called any more. What the optimizer reads anew each time (learning
- * rate, weight decay, number of the step) is read anew in a replay too, and
+ * is not called any more. What the optimizer reads each time (learning
+ * rate, weight decay, number of the step) is read again in a replay, and
  * dropout draws other numbers in each, the same in every run of the program;
  * other numbers stay what they were when fn was recorded.
  * Hooks of the optimizer are not called. What the host does in fn is not done

@@ -72,7 +72,7 @@ void oari_engine_enqueue(oar_group *group, oar_work *work);
 /* Drives until the work is done, or the time is up: 0. */
 int oari_engine_wait(oar_group *group, oar_work *work, int64_t until_ns);
 /* Drives until the function says that what it waits for has come, or the time
- * is up: 0. Whoever makes it come calls oari_engine_tell. */
+ * is up: 0. What makes it come calls oari_engine_tell. */
 int oari_engine_wait_until(oar_group *group, int (*is_done)(void *arg),
                            void *arg, int64_t until_ns);
 /* Wakes the threads in oari_engine_wait_until, to ask again. Any thread. */
