@@ -72,7 +72,7 @@ typedef const oari_array *oari_in; /* an array in the list below */
     X(layer_norm_again, (oari_in to, oari_in mean, oari_in rstd, oari_in x,    \
                          oari_in weight, oari_in bias))                        \
     X(layer_norm_back, (const oari_norm_back *n))                              \
-    X(sum_columns, (oari_in to, int add, oari_in a))                           \
+    X(sum_columns, (oari_pool * pool, oari_in to, int add, oari_in a))         \
     X(sum_channels, (oari_in to, int add, oari_in a))                          \
     X(pick_rows, (oari_in to, oari_in table, oari_in index))                   \
     X(add_rows,                                                                \

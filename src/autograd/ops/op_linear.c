@@ -120,7 +120,7 @@ static oar_status linear_back(oari_node *node, int i, const oari_array *to,
         const oari_array *y = oari_operands_out(&operands, to, add);
 
         if (operands.status == OAR_OK)
-            operands.status = OARI_KERNEL(y, sum_columns, y, add, g);
+            operands.status = OARI_KERNEL(y, sum_columns, pool, y, add, g);
         return oari_operands_finish(&operands);
     }
     if (i == WEIGHT) {

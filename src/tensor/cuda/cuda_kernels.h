@@ -51,8 +51,6 @@ oar_status oari_cuda_sum_to(oari_pool *pool, const oari_array *to, int add,
                             const oari_array *a);
 oar_status oari_cuda_sum_all(const oari_array *to, const oari_array *a,
                              double factor);
-oar_status oari_cuda_sum_columns(const oari_array *to, int add,
-                                 const oari_array *a);
 oar_status oari_cuda_var(oari_pool *pool, const oari_array *to,
                          const oari_array *mean, const oari_array *a,
                          double divisor);
@@ -196,6 +194,30 @@ oar_status oari_cuda_matmul(oari_pool *pool, const oari_array *to, int add,
 oar_status oari_cuda_linear(oari_pool *pool, const oari_array *to,
                             const oari_array *x, const oari_array *weight,
                             const oari_array *bias);
+
+/* ---- bias_act.c ---------------------------------------------------------- */
+
+oar_status oari_cuda_sum_columns(oari_pool *pool, const oari_array *to, int add,
+                                 const oari_array *a);
+
+/* Returns below 0 if oari_cuda_act_back does not have this function. */
+int oari_cuda_act_kind(oari_unary_kind kind);
+/* As oari_cuda_unary, in packs of 16 bytes where that can be. */
+oar_status oari_cuda_act(oari_unary_kind kind, const oari_array *to,
+                         const oari_array *a);
+
+/* The gradient of a function of every element and of a bias before it. All
+ * matrices are row by row, of one dtype. */
+typedef struct oari_cuda_act_grad {
+    oari_unary_kind kind;
+    const oari_array *grad;  /* of the result */
+    const oari_array *pre;   /* what the function was of */
+    const oari_array *to;    /* gets the gradient of that; may be grad */
+    const oari_array *again; /* gets the result; may be pre, or NULL */
+    const oari_array *sums;  /* (+)= the columns' sums; f32 or of their dtype */
+    int add;                 /* to sums */
+} oari_cuda_act_grad;
+oar_status oari_cuda_act_back(oari_pool *pool, const oari_cuda_act_grad *g);
 
 /* ---- cuda_attention.c ---------------------------------------------------- */
 

@@ -205,13 +205,6 @@ oar_status oari_cuda_sum_all(const oari_array *to, const oari_array *a,
     return oari_cuda_reduce_over(NULL, OARI_REDUCE_SUM, &one, a, factor);
 }
 
-/* to [width] (+)= the column sums of a [.., width]. */
-oar_status oari_cuda_sum_columns(const oari_array *to, int add,
-                                 const oari_array *a)
-{
-    return oari_cuda_sum_to(NULL, to, add, a);
-}
-
 oar_status oari_cuda_var(oari_pool *pool, const oari_array *to,
                          const oari_array *mean, const oari_array *a,
                          double divisor)

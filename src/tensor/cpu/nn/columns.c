@@ -13,7 +13,8 @@ enum { COLUMNS = 64, ROWS = 32 };
         for (int64_t k_ = 0; k_ < (n); k_++) \
             sum[k_] += (from)[i_ * (width) + k_];
 
-OARI_TARGET_CLONES oar_status oari_sum_columns(const oari_array *to, int add,
+OARI_TARGET_CLONES oar_status oari_sum_columns(oari_pool *pool,
+                                               const oari_array *to, int add,
                                                const oari_array *a)
 {
     oari_rows r = oari_rows_of(a->at.shape);

@@ -183,7 +183,8 @@ void oari_group_norm_back(const oari_norm_back *n, int64_t groups);
 /* ---- columns.c ----------------------------------------------------------- */
 
 /* to [width] (+)= the column sums of a [rows, width]. */
-oar_status oari_sum_columns(const oari_array *to, int add, const oari_array *a);
+oar_status oari_sum_columns(oari_pool *pool, const oari_array *to, int add,
+                            const oari_array *a);
 
 /* to [channels] (+)= the sums of a [n, channels, ..] over all but dim 1. */
 oar_status oari_sum_channels(const oari_array *to, int add,
