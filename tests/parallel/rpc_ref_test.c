@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/rng.h"
+#include "parallel/rpc/rpc_agent.h"
 #include "support/last_error.h"
 #include "support/ranks.h"
 #include "support/rpc_functions.h"
@@ -300,6 +301,31 @@ static void calls_on_an_actor_run_one_at_a_time_in_order(void **state)
                          OAR_OK);
 }
 
+/* The rank that passed a value on has died, and the owner has dropped it: a
+ * HOLD that comes now must not make the owner wait for such a value. */
+static oar_status run_late_hold(oar_group *group, void *arg)
+{
+    oari_rpc_head hold = { .kind = OARI_RPC_HOLD, .left_ms = -1 };
+    oar_rpc_stats stats = oar_rpc_stats_init();
+    oar_rref *own;
+    test_rank t;
+
+    CHECK_OK(open_rank(group, &t));
+    CHECK_OK(oar_rref_create(t.rpc, "list", &t, NULL, &own));
+    hold.reference = oar_rref_id(own);
+    oar_rref_release(own);
+    oari_rref_take_note(t.rpc, 1 - t.rank, &hold);
+    CHECK_OK(oar_rpc_read_stats(t.rpc, &stats));
+    CHECK(stats.values_owned == 0);
+    return close_rank(group, &t);
+}
+
+static void a_value_that_was_dropped_is_not_yet_to_come(void **state)
+{
+    (void)state;
+    assert_int_equal(ranks_run("sim", 2, NULL, run_late_hold, NULL), OAR_OK);
+}
+
 /* Makes values everywhere and passes them on at random, mostly without holding
  * them oneself. */
 static oar_status run_random(oar_group *group, void *arg)
@@ -368,6 +394,7 @@ int main(void)
         cmocka_unit_test(original_references),
         cmocka_unit_test(calls_wait_for_the_value_and_a_failure_stays),
         cmocka_unit_test(calls_on_an_actor_run_one_at_a_time_in_order),
+        cmocka_unit_test(a_value_that_was_dropped_is_not_yet_to_come),
         cmocka_unit_test(values_passed_at_random_are_dropped_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -255,6 +255,8 @@ oar_rref *oari_rref_find_own(oar_rpc *agent, uint64_t id)
 
     if (r != NULL || maker >= agent->ranks || serial == 0)
         return r;
+    if (maker == agent->rank)
+        return NULL; /* it was in the table from the beginning */
     m = &agent->peer[maker];
     if (m->gone || oari_rref_owner_life(id) != agent->peer[agent->rank].life ||
         (int)(serial >> MAKER_LIFE_SHIFT) != m->life ||

@@ -86,6 +86,8 @@ static oar_rref *take_held(oar_rpc *agent, int from, int owner, uint64_t id)
         break;
     case OARI_HELD_NOTHING: break;
     }
+    if (agent->peer[from].gone)
+        r->held.owed[from] = 0; /* its next life waits for none */
     return r;
 }
 
