@@ -116,6 +116,7 @@ static oar_status make_run(run *r)
     o.layers = (int)r->set.layers;
     o.heads = (int)(r->set.width / 64 > 0 ? r->set.width / 64 : 1);
     o.tied = 1;
+    o.activation = OAR_GELU_TANH;
     TRY(oar_gpt_create(&o, &r->gpt));
     if (r->set.dtype != OAR_F32)
         TRY(oar_module_cast(r->gpt, r->set.dtype, 0));

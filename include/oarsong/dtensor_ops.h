@@ -222,6 +222,10 @@ OAR_API oar_dtensor oar_dtensor_matmul(oar_tape *tape, oar_dtensor a,
 OAR_API oar_dtensor oar_dtensor_linear(oar_tape *tape, oar_dtensor x,
                                        oar_dtensor weight,
                                        const oar_dtensor *bias);
+OAR_API oar_dtensor oar_dtensor_linear_act(oar_tape *tape, oar_dtensor x,
+                                           oar_dtensor weight,
+                                           const oar_dtensor *bias,
+                                           oar_activation kind);
 
 /* ---- norms ---------------------------------------------------------------
  * weight, bias and running statistics may be NULL. */

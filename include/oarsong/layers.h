@@ -25,16 +25,6 @@ OAR_API oar_status oar_relu_create(oar_module **module);
 
 /* One module for each function of one input in ops.h. The default is for
  * options of models; no module is made of it. */
-typedef enum oar_activation {
-    OAR_ACTIVATION_DEFAULT = 0,
-    OAR_RELU = 1,
-    OAR_GELU = 2,
-    OAR_GELU_TANH = 3,
-    OAR_SILU = 4,
-    OAR_TANH = 5,
-    OAR_SIGMOID = 6,
-    OAR_SOFTPLUS = 7
-} oar_activation;
 OAR_API oar_status oar_activation_create(oar_activation kind,
                                          oar_module **module);
 

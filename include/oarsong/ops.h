@@ -279,6 +279,23 @@ OAR_API oar_tensor *oar_matmul(oar_tape *tape, oar_tensor *a, oar_tensor *b);
 OAR_API oar_tensor *oar_linear(oar_tape *tape, oar_tensor *x,
                                oar_tensor *weight, oar_tensor *bias);
 
+typedef enum oar_activation {
+    OAR_ACTIVATION_DEFAULT = 0,
+    OAR_RELU = 1,
+    OAR_GELU = 2,
+    OAR_GELU_TANH = 3,
+    OAR_SILU = 4,
+    OAR_TANH = 5,
+    OAR_SIGMOID = 6,
+    OAR_SOFTPLUS = 7
+} oar_activation;
+/* The activation of oar_linear(x, weight, bias): on a GPU one operation, with
+ * one pass over memory between products; elsewhere the two one after the other.
+ */
+OAR_API oar_tensor *oar_linear_act(oar_tape *tape, oar_tensor *x,
+                                   oar_tensor *weight, oar_tensor *bias,
+                                   oar_activation kind);
+
 typedef struct oar_conv2d_opts {
     size_t size;
     int stride[2];   /* 0: 1 */

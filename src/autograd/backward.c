@@ -148,9 +148,7 @@ static int can_take_over(const oari_node *node, int i, oar_pass which)
     return 1;
 }
 
-/* Gives the node's gradient memory of its own if it shares that of another
- * node, before a contribution is added to it. */
-static oar_status unshare_grad(oari_node *node)
+oar_status oari_own_grad(oari_node *node)
 {
     oari_pool *pool = &node->tape->pool;
     oar_tensor *own;
@@ -191,7 +189,7 @@ static oar_status give_to_node(oari_node *node, int i, oar_pass which)
     oari_array to;
 
     if (add) {
-        OARI_TRY(unshare_grad(from));
+        OARI_TRY(oari_own_grad(from));
     } else if (node->op->passes && from->out->dtype == node->grad->dtype &&
                oari_shape_equal(from->out->at.shape, node->grad->at.shape)) {
         from->grad = oari_tensor_over(pool, node->grad->storage,

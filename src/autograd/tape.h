@@ -59,6 +59,10 @@ typedef union oari_extra {
     int64_t groups;
     int sloped; /* instead of the input, its slope is saved */
     struct {
+        int kind;   /* an oari_unary_kind */
+        int sloped; /* the node's gradient is that of what the function is of */
+    } act;
+    struct {
         int d0, d1;
     } dims;
     struct {
@@ -290,5 +294,9 @@ oar_status oari_grad_slot_part(oar_tensor *leaf, int64_t done, int64_t *next);
  * `count`, unless this is the leaf's last contribution in this pass. */
 oar_status oari_part_done(const oari_node *node, int i, int64_t done,
                           int64_t count, int64_t *next);
+
+/* Gives the node's gradient memory of its own if it shares that of another
+ * node, before it is written to. */
+oar_status oari_own_grad(oari_node *node);
 
 #endif

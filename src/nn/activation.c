@@ -3,6 +3,8 @@
 #include <oarsong/layers.h>
 
 #include "base/status.h"
+#include "nn/build.h"
+#include "nn/module.h"
 
 #define ACTIVATION(fn)                                                      \
     static oar_tensor *fn##_forward(oar_tape *tape, oar_module *module,     \
@@ -39,6 +41,41 @@ oar_status oar_activation_create(oar_activation kind, oar_module **module)
 oar_status oar_relu_create(oar_module **module)
 {
     return oar_activation_create(OAR_RELU, module);
+}
+
+/* ---- after a linear layer ------------------------------------------------ */
+
+/* Returns OAR_ACTIVATION_DEFAULT for any other module. */
+static oar_activation kind_of(const oar_module *module)
+{
+    for (int kind = OAR_RELU; kind <= OAR_SOFTPLUS; kind++)
+        if (oar_module_is(module, classes[kind]))
+            return (oar_activation)kind;
+    return OAR_ACTIVATION_DEFAULT;
+}
+
+static int is_plain(const oar_module *module)
+{
+    for (int moment = 0; moment < OARI_MOMENTS; moment++)
+        if (module->hooks[moment].first != NULL)
+            return 0;
+    return !oari_layer_is_open(module);
+}
+
+int oari_layers_fuse(const oar_module *linear, const oar_module *activation,
+                     const oar_tensor *x)
+{
+    return x != NULL && oar_tensor_device(x).kind == OAR_CUDA &&
+           oar_module_is(linear, &oari_linear_class) && is_plain(linear) &&
+           kind_of(activation) != OAR_ACTIVATION_DEFAULT &&
+           is_plain(activation);
+}
+
+oar_tensor *oari_layers_fused(oar_tape *tape, const oar_module *linear,
+                              const oar_module *activation, oar_tensor *x)
+{
+    return oar_linear_act(tape, x, oar_module_param(linear, 0),
+                          oar_module_param(linear, 1), kind_of(activation));
 }
 
 /* ---- leaky relu ---------------------------------------------------------- */

@@ -44,6 +44,14 @@ void oari_layer_drop(oar_tape *tape, const oar_module *maker,
 /* Returns whether the module, or one below it, has maps or was replaced. */
 int oari_layer_is_open(const oar_module *module);
 
+/* Returns whether a linear layer and the activation after it may be computed as
+ * one operation on x: that is on a GPU, and neither module has a hook or a map
+ * or was replaced. */
+int oari_layers_fuse(const oar_module *linear, const oar_module *activation,
+                     const oar_tensor *x);
+oar_tensor *oari_layers_fused(oar_tape *tape, const oar_module *linear,
+                              const oar_module *activation, oar_tensor *x);
+
 /* Runs a forward of several operations without a tape: on one of its own that
  * does not record. The caller owns the result. */
 typedef oar_tensor *(*oari_forward_fn)(oar_tape *tape, oar_module *module,

@@ -33,7 +33,14 @@ static oar_tensor *residual(oar_tape *tape, oar_module *module, int first,
 
         before = child;
         child = oar_module_child(module, i);
-        next = oar_forward(tape, child, y);
+        if (i == UP &&
+            oari_layers_fuse(child, oar_module_child(module, ACTIVATION), y)) {
+            next = oari_layers_fused(tape, child,
+                                     oar_module_child(module, ACTIVATION), y);
+            child = oar_module_child(module, ++i);
+        } else {
+            next = oar_forward(tape, child, y);
+        }
         open = open || oari_layer_is_open(child);
         if (before != NULL && next != y && !open)
             oari_layer_drop(tape, before, NULL, y);

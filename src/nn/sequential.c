@@ -6,6 +6,7 @@
 #include <oarsong/layers.h>
 
 #include "base/status.h"
+#include "nn/build.h"
 
 /* On a NULL tape this owns what flows between the children. */
 static oar_tensor *sequential_forward(oar_tape *tape, oar_module *module,
@@ -16,11 +17,16 @@ static oar_tensor *sequential_forward(oar_tape *tape, oar_module *module,
     if (oar_module_children(module) == 0)
         return tape == NULL ? oar_tensor_retain(x) : x;
     for (int i = 0; i < oar_module_children(module); i++) {
-        oar_tensor *next = oar_forward(tape, oar_module_child(module, i), y);
+        oar_module *child = oar_module_child(module, i);
+        oar_module *after = oar_module_child(module, i + 1);
+        int fuse = after != NULL && oari_layers_fuse(child, after, y);
+        oar_tensor *next = fuse ? oari_layers_fused(tape, child, after, y)
+                                : oar_forward(tape, child, y);
 
         if (tape == NULL && i > 0)
             oar_tensor_release(y);
         y = next;
+        i += fuse;
     }
     return y;
 }

@@ -171,6 +171,31 @@ static oar_tensor *add_layer_norm(oar_tape *tape, oar_tensor *const *in)
     return oar_add(tape, out, sum);
 }
 
+static oar_tensor *linear_gelu(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_linear_act(tape, in[0], in[1], in[2], OAR_GELU);
+}
+
+static oar_tensor *linear_gelu_tanh(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_linear_act(tape, in[0], in[1], in[2], OAR_GELU_TANH);
+}
+
+static oar_tensor *linear_relu(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_linear_act(tape, in[0], in[1], in[2], OAR_RELU);
+}
+
+static oar_tensor *linear_silu(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_linear_act(tape, in[0], in[1], NULL, OAR_SILU);
+}
+
+static oar_tensor *linear_softplus(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_linear_act(tape, in[0], in[1], in[2], OAR_SOFTPLUS);
+}
+
 static oar_tensor *softmax(oar_tape *tape, oar_tensor *const *in)
 {
     return oar_softmax(tape, in[0]);
@@ -205,6 +230,30 @@ static int norms_agree(test_job *c, int rank, void *arg)
     return 0;
 }
 
+static int linear_acts_agree(test_job *c, int rank, void *arg)
+{
+    const layer_case cases[] = {
+        { "linear and gelu",
+          linear_gelu,
+          { OAR_SHAPE(9, 5), OAR_SHAPE(11, 5), OAR_SHAPE(11) } },
+        { "linear and gelu by tanh",
+          linear_gelu_tanh,
+          { OAR_SHAPE(3, 50, 8), OAR_SHAPE(40, 8), OAR_SHAPE(40) } },
+        { "linear and relu",
+          linear_relu,
+          { OAR_SHAPE(2, 40, 8), OAR_SHAPE(24, 8), OAR_SHAPE(24) } },
+        { "linear and silu",
+          linear_silu,
+          { OAR_SHAPE(7, 16), OAR_SHAPE(16, 16) } },
+        { "linear and softplus",
+          linear_softplus,
+          { OAR_SHAPE(7, 16), OAR_SHAPE(3, 16), OAR_SHAPE(3) } },
+    };
+
+    CHECK_CASES(cases)
+    return 0;
+}
+
 static int softmaxes_agree(test_job *c, int rank, void *arg)
 {
     const layer_case cases[] = {
@@ -226,6 +275,11 @@ static void norms_are_the_cpus(void **state)
 static void softmaxes_are_the_cpus(void **state)
 {
     run(softmaxes_agree, "softmax");
+}
+
+static void linear_layers_with_an_activation_are_the_cpus(void **state)
+{
+    run(linear_acts_agree, "linear layers with an activation");
 }
 
 /* ---- losses -------------------------------------------------------------- */
@@ -451,6 +505,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms_are_the_cpus),
         cmocka_unit_test(softmaxes_are_the_cpus),
+        cmocka_unit_test(linear_layers_with_an_activation_are_the_cpus),
         cmocka_unit_test(losses_are_the_cpus),
         cmocka_unit_test(picks_are_the_cpus),
         cmocka_unit_test(a_wrong_index_is_the_next_error),

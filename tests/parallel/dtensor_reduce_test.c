@@ -130,6 +130,16 @@ static oar_dtensor spread_linear(oar_tape *tape, const oar_dtensor *in)
     return oar_dtensor_linear(tape, in[0], in[1], &in[2]);
 }
 
+static oar_tensor *plain_linear_act(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_linear_act(tape, in[0], in[1], in[2], OAR_GELU);
+}
+
+static oar_dtensor spread_linear_act(oar_tape *tape, const oar_dtensor *in)
+{
+    return oar_dtensor_linear_act(tape, in[0], in[1], &in[2], OAR_GELU);
+}
+
 static oar_tensor *plain_no_bias(oar_tape *tape, oar_tensor *const *in)
 {
     return oar_linear(tape, in[0], in[1], NULL);
@@ -159,6 +169,8 @@ static void products_are_those_of_one_rank(void **state)
           .shape = { OAR_SHAPE(3, 4), OAR_SHAPE(6, 4), OAR_SHAPE(6) } },
         { BOTH(no_bias), .inputs = 2,
           .shape = { OAR_SHAPE(3, 4), OAR_SHAPE(6, 4) } },
+        { BOTH(linear_act), .inputs = 3,
+          .shape = { OAR_SHAPE(3, 4), OAR_SHAPE(6, 4), OAR_SHAPE(6) } },
     };
 
     truth_run(cases, (int)(sizeof cases / sizeof *cases), 8);

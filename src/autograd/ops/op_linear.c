@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_linear: rows times a matrix of weights. */
+/* op_linear: rows times a matrix of weights, and a function of the result. */
 #include <oarsong/ops.h>
 
 #include "autograd/record.h"
@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
+#include "tensor/cuda/cuda_kernels.h"
 
 static oari_array transposed(oari_array a)
 {
@@ -81,16 +82,17 @@ static oari_array row_range(oari_array a, int64_t first, int64_t end)
     return a;
 }
 
-/* Computes the weight's gradient, some rows first if a hook wants to hear of
- * them before the rest. */
-static oar_status weight_back(oari_node *node, const oari_array *to, int add)
+/* Computes the gradient of the weight, which is input `weight`, some rows first
+ * if a hook wants to hear of them before the rest. */
+static oar_status weight_back(oari_node *node, int weight, const oari_array *to,
+                              int add)
 {
     int64_t rows = to->at.shape.dim[0], width = to->at.shape.dim[1];
     int64_t first = 0, end, next;
     oari_array grad = transposed(as_matrix(oari_array_of(node->grad)));
     oari_array x = rows_of(node->saved[X]), part, into;
 
-    OARI_TRY(oari_part_done(node, WEIGHT, 0, rows * width, &next));
+    OARI_TRY(oari_part_done(node, weight, 0, rows * width, &next));
     while (first < rows) {
         end = rows;
         if (next > first * width) /* the row by which `next` elements exist */
@@ -101,7 +103,7 @@ static oar_status weight_back(oari_node *node, const oari_array *to, int add)
         OARI_TRY(OARI_KERNEL(&into, matmul, &node->tape->pool, &into, add,
                              &part, &x));
         OARI_TRY(
-            oari_part_done(node, WEIGHT, end * width, rows * width, &next));
+            oari_part_done(node, weight, end * width, rows * width, &next));
         first = end;
     }
     return OAR_OK;
@@ -124,7 +126,7 @@ static oar_status linear_back(oari_node *node, int i, const oari_array *to,
         return oari_operands_finish(&operands);
     }
     if (i == WEIGHT) {
-        OARI_TRY(weight_back(node, to, add));
+        OARI_TRY(weight_back(node, WEIGHT, to, add));
         oari_unsave(node, X);
         return OAR_OK;
     }
@@ -237,5 +239,158 @@ oar_tensor *oar_linear(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
                        [BIAS] = bias,
                        [X] = oari_grad_wanted(tape, weight) ? rows : NULL } });
     oari_tensor_drop(pool, rows);
+    return out;
+}
+
+/* ---- with a function of the result --------------------------------------- */
+
+/* On a GPU: one operation, which saves what the function is of. Inputs; saved
+ * are x and the weight, as above, and PRE. The bias comes first, because its
+ * gradient is made in the pass that makes the gradient of PRE, in place of that
+ * of the result. */
+enum { ACT_BIAS, ACT_WEIGHT, ACT_X, PRE = X + 1 };
+
+/* Makes node->grad the gradient of PRE, and adds up its columns if asked. */
+static oar_status slope_grad(oari_node *node, const oari_array *sums, int add)
+{
+    oari_pool *pool = &node->tape->pool;
+    oari_array grad, pre;
+    oari_cuda_act_grad g = { .kind = (oari_unary_kind)node->extra.act.kind,
+                             .grad = &grad,
+                             .pre = &pre,
+                             .to = &grad,
+                             .sums = sums,
+                             .add = add };
+
+    if (!node->extra.act.sloped) {
+        OARI_TRY(oari_own_grad(node));
+        grad = as_matrix(oari_array_of(node->grad));
+        pre = as_matrix(oari_array_of(node->saved[PRE]));
+        OARI_TRY(oari_cuda_act_back(pool, &g));
+        node->extra.act.sloped = 1;
+        oari_unsave(node, PRE);
+    } else if (sums != NULL) {
+        grad = as_matrix(oari_array_of(node->grad));
+        return oari_cuda_sum_columns(pool, sums, add, &grad);
+    }
+    return OAR_OK;
+}
+
+static oar_status linear_act_back(oari_node *node, int i, const oari_array *to,
+                                  int add)
+{
+    oari_array grad, weight, into = as_matrix(*to);
+
+    OARI_TRY(slope_grad(node, i == ACT_BIAS ? to : NULL, add));
+    if (i == ACT_BIAS)
+        return OAR_OK;
+    if (i == ACT_WEIGHT) {
+        OARI_TRY(weight_back(node, ACT_WEIGHT, to, add));
+        oari_unsave(node, X);
+        return OAR_OK;
+    }
+    grad = as_matrix(oari_array_of(node->grad));
+    weight = oari_array_of(node->saved[WEIGHT]);
+    return OARI_KERNEL(&into, matmul, &node->tape->pool, &into, add, &grad,
+                       &weight);
+}
+
+static oar_status linear_act_rebuild(oari_node *node, const oari_array *to)
+{
+    oari_array pre = oari_array_of(node->saved[PRE]);
+
+    return oari_cuda_act((oari_unary_kind)node->extra.act.kind, to, &pre);
+}
+
+static const oari_op_class linear_act_op = {
+    .name = "linear_act",
+    .backward = linear_act_back,
+    .reads = { [ACT_BIAS] = 1u << PRE,
+               [ACT_WEIGHT] = 1u << X | 1u << PRE,
+               [ACT_X] = 1u << WEIGHT | 1u << PRE },
+    .widens = 1,
+    .rebuild = linear_act_rebuild,
+    .rebuild_from = 1u << PRE
+};
+
+/* out = the function of pre = the product. */
+static oar_status compute_act(oari_pool *pool, oari_unary_kind kind,
+                              const oar_tensor *out, const oar_tensor *pre,
+                              const oar_tensor *rows, const oar_tensor *weight,
+                              const oar_tensor *bias)
+{
+    oari_array to = as_matrix(oari_array_of(out)), b;
+    oari_array mid = as_matrix(oari_array_of(pre)), from = rows_of(rows);
+    oari_array w = oari_array_of(weight);
+
+    if (bias != NULL)
+        b = oari_array_of(bias);
+    return oari_cuda_linear_act(pool, kind, &to, &mid, &from, &w,
+                                bias != NULL ? &b : NULL);
+}
+
+static oar_tensor *fused_linear_act(oar_tape *tape, oar_tensor *x,
+                                    oar_tensor *weight, oar_tensor *bias,
+                                    oari_unary_kind kind)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_device device = oari_device_of(x);
+    oar_tensor *rows = make_rows(pool, x), *pre = NULL, *out = NULL;
+    oar_shape shape = x->at.shape;
+
+    shape.dim[shape.ndim - 1] = weight->at.shape.dim[0];
+    if (rows != NULL)
+        pre = oari_tensor_make_on(pool, device, x->dtype, shape);
+    if (pre != NULL)
+        out = oari_tensor_make_on(pool, device, x->dtype, shape);
+    if (out != NULL)
+        out = oari_settle(
+            pool, out, compute_act(pool, kind, out, pre, rows, weight, bias));
+    out = oari_emit(
+        tape, out,
+        &(oari_node_record){
+            .op = &linear_act_op,
+            .inputs = 3,
+            .input = { [ACT_BIAS] = bias, [ACT_WEIGHT] = weight, [ACT_X] = x },
+            .saved = { [WEIGHT] = oari_grad_wanted(tape, x) ? weight : NULL,
+                       [X] = oari_grad_wanted(tape, weight) ? rows : NULL,
+                       [PRE] = pre },
+            .extra = { .act = { .kind = (int)kind } } });
+    oari_tensor_drop(pool, pre);
+    oari_tensor_drop(pool, rows);
+    return out;
+}
+
+#define CASE(kind, name) [kind] = { OARI_UNARY_##name, oar_##name }
+
+static const struct act {
+    oari_unary_kind kind;
+    oar_tensor *(*apply)(oar_tape *tape, oar_tensor *a);
+} acts[] = { CASE(OAR_RELU, relu),           CASE(OAR_GELU, gelu),
+             CASE(OAR_GELU_TANH, gelu_tanh), CASE(OAR_SILU, silu),
+             CASE(OAR_TANH, tanh),           CASE(OAR_SIGMOID, sigmoid),
+             CASE(OAR_SOFTPLUS, softplus) };
+
+oar_tensor *oar_linear_act(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
+                           oar_tensor *bias, oar_activation kind)
+{
+    oar_tensor *pre, *out;
+
+    if ((int)kind < OAR_RELU || (int)kind > OAR_SOFTPLUS) {
+        oari_fail(OAR_E_ARG, "linear_act: there is no activation %d",
+                  (int)kind);
+        return NULL;
+    }
+    if (check_linear(tape, x, weight, bias) != OAR_OK)
+        return NULL;
+    if (oari_device_of(x).kind == OAR_CUDA &&
+        oari_cuda_act_kind(acts[kind].kind) >= 0)
+        return fused_linear_act(tape, x, weight, bias, acts[kind].kind);
+    pre = oar_linear(tape, x, weight, bias);
+    if (pre == NULL)
+        return NULL;
+    out = acts[kind].apply(tape, pre);
+    if (tape == NULL)
+        oar_tensor_release(pre);
     return out;
 }

@@ -12,8 +12,9 @@
 enum { X, WEIGHT }; /* inputs; what is saved is their gradients */
 
 enum {
+    TILE = 128,
     CPU_LOGITS = 1 << 20, /* in a piece: what a cache holds */
-    GPU_LOGITS = 1 << 28  /* half a gigabyte of halves */
+    GPU_LOGITS = 1 << 29  /* a gigabyte of halves */
 };
 
 static const char *const name = "linear_cross_entropy";
@@ -240,7 +241,13 @@ static int64_t piece_rows(oar_device device, int64_t rows, int64_t classes)
                    (classes > 0 ? classes : 1);
 
     most = most < 16 ? 16 : most;
-    return rows < most ? rows : most;
+    if (rows <= most)
+        return rows;
+    if (device.kind != OAR_CUDA)
+        return most;
+    /* pieces of one size, in whole tiles of products: one kind to measure */
+    most = (rows + (rows + most - 1) / most - 1) / ((rows + most - 1) / most);
+    return (most + TILE - 1) / TILE * TILE;
 }
 
 /* Makes all that a job needs. */

@@ -195,6 +195,13 @@ oar_status oari_cuda_linear(oari_pool *pool, const oari_array *to,
                             const oari_array *x, const oari_array *weight,
                             const oari_array *bias);
 
+/* pre = that, and to = a function of pre, in one pass where cuBLASLt has it.
+ */
+oar_status oari_cuda_linear_act(oari_pool *pool, oari_unary_kind kind,
+                                const oari_array *to, const oari_array *pre,
+                                const oari_array *x, const oari_array *weight,
+                                const oari_array *bias);
+
 /* ---- bias_act.c ---------------------------------------------------------- */
 
 oar_status oari_cuda_sum_columns(oari_pool *pool, const oari_array *to, int add,

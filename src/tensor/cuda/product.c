@@ -163,8 +163,11 @@ static oar_status multiply_by_blas(int device, const oari_cuda_product *p,
                           .to_batch = p->batch[0],
                           .add = p->add,
                           .bias = p->bias,
-                          .epilogue = p->bias != NULL ? OARI_BLAS_BIAS
-                                                      : OARI_BLAS_PLAIN };
+                          .aux = p->aux,
+                          .aux_lead = p->aux != NULL ? p->n : 0,
+                          .epilogue = p->aux != NULL    ? OARI_BLAS_GELU
+                                      : p->bias != NULL ? OARI_BLAS_BIAS
+                                                        : OARI_BLAS_PLAIN };
 
     if (p->b.dtype != p->a.dtype || p->dims > 1 || p->sums > 1 ||
         p->batches > INT32_MAX ||
@@ -218,8 +221,11 @@ static oar_status multiply_by_kernel(int device, oari_cuda_product *p,
 
 /* ---- both ---------------------------------------------------------------- */
 
+/* pre, unless it is NULL, gets the product, and `to` gelu_tanh of it: that is
+ * OAR_E_UNSUPPORTED, without an error's text, if cuBLASLt does not take it. */
 static oar_status multiply(const oari_array *to, int add, const oari_array *a,
-                           const oari_array *b, const oari_array *bias)
+                           const oari_array *b, const oari_array *bias,
+                           const oari_array *pre)
 {
     const int na = a->at.shape.ndim, nb = b->at.shape.ndim;
     const int n = to->at.shape.ndim, device = to->device.index;
@@ -239,6 +245,8 @@ static oar_status multiply(const oari_array *to, int add, const oari_array *a,
         p.bias = oari_array_data(bias);
         p.bias_type = (int)bias->dtype;
     }
+    if (pre != NULL)
+        p.aux = oari_array_data(pre);
     set_leading(&p, to, a, b);
     set_side(&p.a, a, 0, &p);
     set_side(&p.b, b, 1, &p);
@@ -246,7 +254,7 @@ static oar_status multiply(const oari_array *to, int add, const oari_array *a,
         return OAR_OK;
     status = p.k > 0 && p.sums > 0 ? multiply_by_blas(device, &p, stream)
                                    : OAR_E_UNSUPPORTED;
-    if (status != OAR_E_UNSUPPORTED)
+    if (status != OAR_E_UNSUPPORTED || pre != NULL)
         return status;
     return multiply_by_kernel(device, &p, stream);
 }
@@ -255,7 +263,7 @@ oar_status oari_cuda_matmul(oari_pool *pool, const oari_array *to, int add,
                             const oari_array *a, const oari_array *b)
 {
     (void)pool;
-    return multiply(to, add, a, b, NULL);
+    return multiply(to, add, a, b, NULL, NULL);
 }
 
 oar_status oari_cuda_linear(oari_pool *pool, const oari_array *to,
@@ -268,7 +276,34 @@ oar_status oari_cuda_linear(oari_pool *pool, const oari_array *to,
     turned.at = oari_layout_transpose(turned.at, 0, 1);
     if (bias != NULL && bias->at.shape.dim[0] > 1 && bias->at.stride[0] != 1) {
         OARI_TRY(oari_cuda_copy(to, bias)); /* repeated in every row */
-        return multiply(to, 1, x, &turned, NULL);
+        return multiply(to, 1, x, &turned, NULL, NULL);
     }
-    return multiply(to, 0, x, &turned, bias);
+    return multiply(to, 0, x, &turned, bias, NULL);
+}
+
+/* Whether cuBLASLt computes the function with the product. Of halves only: its
+ * tanh is a short one. */
+static int has_epilogue(oari_unary_kind kind, const oari_array *pre,
+                        const oari_array *bias)
+{
+    return kind == OARI_UNARY_gelu_tanh && bias != NULL &&
+           oari_dtype_is_half(pre->dtype) && pre->at.shape.dim[1] % 8 == 0 &&
+           bias->at.stride[0] == 1 && (uintptr_t)oari_array_data(pre) % 16 == 0;
+}
+
+oar_status oari_cuda_linear_act(oari_pool *pool, oari_unary_kind kind,
+                                const oari_array *to, const oari_array *pre,
+                                const oari_array *x, const oari_array *weight,
+                                const oari_array *bias)
+{
+    oari_array turned = *weight;
+    oar_status status = OAR_E_UNSUPPORTED;
+
+    turned.at = oari_layout_transpose(turned.at, 0, 1);
+    if (has_epilogue(kind, pre, bias))
+        status = multiply(to, 0, x, &turned, bias, pre);
+    if (status != OAR_E_UNSUPPORTED)
+        return status;
+    OARI_TRY(oari_cuda_linear(pool, pre, x, weight, bias));
+    return oari_cuda_act(kind, to, pre);
 }

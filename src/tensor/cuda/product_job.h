@@ -32,6 +32,7 @@ typedef struct oari_cuda_product {
     int64_t row; /* of c, whose columns lie without gaps */
     int64_t batch[OARI_PRODUCT_DIMS];
     void *bias; /* [n], added to every row; or NULL */
+    void *aux;  /* for cuBLASLt: see oari_cuda_linear_act; or NULL */
     int c_type, bias_type, add;
     int64_t m, n, k, batches, sums;
     int dims, sum_dims;

@@ -161,3 +161,32 @@ oar_dtensor oar_dtensor_linear(oar_tape *tape, oar_dtensor x,
         oar_tensor_release(product.local);
     return sum;
 }
+
+oar_dtensor oar_dtensor_linear_act(oar_tape *tape, oar_dtensor x,
+                                   oar_dtensor weight, const oar_dtensor *bias,
+                                   oar_activation kind)
+{
+    static oar_dtensor (*const apply[])(oar_tape *, oar_dtensor) = {
+        [OAR_RELU] = oar_dtensor_relu,
+        [OAR_GELU] = oar_dtensor_gelu,
+        [OAR_GELU_TANH] = oar_dtensor_gelu_tanh,
+        [OAR_SILU] = oar_dtensor_silu,
+        [OAR_TANH] = oar_dtensor_tanh,
+        [OAR_SIGMOID] = oar_dtensor_sigmoid,
+        [OAR_SOFTPLUS] = oar_dtensor_softplus,
+    };
+    oar_dtensor pre, out = { .local = NULL };
+
+    if ((int)kind < OAR_RELU || (int)kind > OAR_SOFTPLUS) {
+        oari_fail(OAR_E_ARG, "dtensor_linear_act: there is no activation %d",
+                  (int)kind);
+        return out;
+    }
+    pre = oar_dtensor_linear(tape, x, weight, bias);
+    if (pre.local == NULL)
+        return pre;
+    out = apply[kind](tape, pre);
+    if (tape == NULL)
+        oar_tensor_release(pre.local);
+    return out;
+}
