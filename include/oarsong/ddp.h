@@ -66,6 +66,12 @@ OAR_API oar_status oar_ddp_wrap_at(const char *file, int line,
                                    const oar_ddp_opts *opts,
                                    oar_module **wrapped);
 
+/* On a GPU (the parameters are there when the module is wrapped, and the group
+ * has an engine for it): buckets are there, and oar_backward returns when the
+ * means are ordered on the thread's current stream. A difference of replicas is
+ * found four passes after it was looked for. OAR_E_DEVICE: the parameters are
+ * on several devices, or were moved after wrapping. */
+
 /* PowerSGD for the parameters of a module that is going to be wrapped. */
 OAR_API oar_status oar_hook_power_sgd_for(const oar_module *module,
                                           const oar_power_sgd_opts *opts,

@@ -34,9 +34,10 @@ typedef struct oar_bucket {
     const int *array; /* which ones, in the order they lie there */
     const size_t *at; /* where each begins, in elements */
     const size_t *count;
-    double weight; /* of this rank's numbers in the mean */
-    int weighted;  /* or all ranks weigh the same */
-    int canonical; /* as the reducer's options say */
+    double weight;               /* of this rank's numbers in the mean */
+    int weighted;                /* or all ranks weigh the same */
+    int canonical;               /* as the reducer's options say */
+    struct oar_storage *storage; /* that data is all of: for oar_view_of */
 } oar_bucket;
 
 /* Another way to reduce buckets than an all_reduce of each. */
@@ -104,7 +105,14 @@ OAR_OPTS_INIT(oar_reducer_opts);
  * get OAR_E_MISMATCH, which names both sides, and the group goes on. An array
  * with data is the caller's: copied into its bucket when it is ready, and out
  * of it at the end. One without data lives in its bucket. Arrays are expected
- * to get ready last one first. Borrows the group. */
+ * to get ready last one first. Borrows the group.
+ *
+ * All arrays are on one device (array[i].device), else OAR_E_DEVICE. On a GPU
+ * everything is in the order of the thread's current stream: oar_reducer_ready
+ * says that the array is written by what is there, oar_reducer_wait returns
+ * when the means are ordered on it, and the host does not wait for the GPU; the
+ * statistics have no times. In a step that is replayed (replay.h) a pass is
+ * replayed, too, with the arrays that were ready when it was recorded. */
 #define oar_reducer_create(...) oar_reducer_create_at(OAR_HERE, __VA_ARGS__)
 OAR_API oar_status oar_reducer_create_at(const char *file, int line,
                                          oar_group *group, int arrays,

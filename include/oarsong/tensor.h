@@ -228,6 +228,14 @@ OAR_API oar_status oar_tensor_fill(oar_tensor *tensor, double value);
  * memory, or if it may only be read. */
 OAR_API oar_status oar_tensor_touch(oar_tensor *tensor);
 
+/* Writes a hash of the bytes of some tensors to `to`, one u64 on their device:
+ * the same for the same bytes, and almost surely another one for others. On a
+ * GPU in the order of the current stream, and the host does not wait; the hash
+ * is another one there than on the cpu. OAR_E_STATE for a tensor that is not
+ * contiguous or has no memory, OAR_E_DEVICE for one elsewhere. */
+OAR_API oar_status oar_tensor_hash(int count, oar_tensor *const *tensor,
+                                   oar_tensor *to);
+
 /* ---- storage -------------------------------------------------------------
  * Data can be released and attached again while views and saved tensors stay
  * valid: that is what sharded training and bucketed gradients stand on. */

@@ -398,6 +398,7 @@ class oar_bucket(Structure):
         ("weight", c_double),
         ("weighted", c_int),
         ("canonical", c_int),
+        ("storage", c_void_p),
     ]
 
 
@@ -2623,6 +2624,7 @@ FUNCTIONS = {
     "oar_tensor_fill": (c_int, c_void_p, c_double,),
     "oar_tensor_grad": (c_void_p, c_void_p,),
     "oar_tensor_guard": (None, c_void_p, c_char_p,),
+    "oar_tensor_hash": (c_int, c_int, c_void_p, c_void_p,),
     "oar_tensor_is_contiguous": (c_int, c_void_p,),
     "oar_tensor_is_lazy": (c_int, c_void_p,),
     "oar_tensor_is_read_only": (c_int, c_void_p,),
@@ -2738,7 +2740,7 @@ SIZES = {
     "oar_batch_norm_merge": 24,
     "oar_batch_norm_opts": 48,
     "oar_bce_opts": 32,
-    "oar_bucket": 96,
+    "oar_bucket": 104,
     "oar_call_opts": 80,
     "oar_catalog_entry": 128,
     "oar_checkpoint_opts": 64,

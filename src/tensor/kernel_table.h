@@ -24,6 +24,7 @@ typedef const oari_array *oari_in; /* an array in the list below */
     X(copy, (oari_in to, oari_in from))                                        \
     X(fill, (oari_in to, double value))                                        \
     X(scale, (oari_in to, int add, oari_in a, double factor))                  \
+    X(hash_add, (oari_in to, oari_in a, uint64_t seed))                        \
     X(sum_all, (oari_in to, oari_in a, double factor))                         \
     X(sum_to, (oari_pool * pool, oari_in to, int add, oari_in a))              \
     X(matmul, (oari_pool * pool, oari_in to, int add, oari_in a, oari_in b))   \

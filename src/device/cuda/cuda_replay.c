@@ -12,6 +12,7 @@
  * it in `recording`. */
 #include "device/cuda/cuda_replay.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -67,6 +68,17 @@ struct oar_replay {
     void **kept;
     int keeps, kept_room;
 };
+
+/* Streams of replays that have ended. They are used again and never destroyed,
+ * because pools of tapes remember on which stream their memory was used. */
+typedef struct spare_stream {
+    struct spare_stream *next;
+    oari_cu_stream stream;
+    int device;
+} spare_stream;
+
+static spare_stream *spares;
+static pthread_mutex_t spares_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static _Thread_local oar_replay *recording;
 static _Thread_local int running;
@@ -400,6 +412,39 @@ int oar_replay_graphs(const oar_replay *r)
 
 /* ---- making and ending --------------------------------------------------- */
 
+static int take_stream(oar_replay *r, const oari_cuda *cu)
+{
+    spare_stream **at = &spares, *found;
+
+    pthread_mutex_lock(&spares_lock);
+    while (*at != NULL && (*at)->device != r->device.index)
+        at = &(*at)->next;
+    if ((found = *at) != NULL)
+        *at = found->next;
+    pthread_mutex_unlock(&spares_lock);
+    if (found == NULL)
+        return cu->StreamCreateWithPriority(&r->stream, NON_BLOCKING, 0);
+    r->stream = found->stream;
+    oari_free(found);
+    return OARI_CU_SUCCESS;
+}
+
+/* Without memory for the list the stream is left as it is. */
+static void give_stream(const oar_replay *r)
+{
+    spare_stream *spare =
+        r->stream != NULL ? oari_alloc(1, sizeof *spare) : NULL;
+
+    if (spare == NULL)
+        return;
+    spare->stream = r->stream;
+    spare->device = r->device.index;
+    pthread_mutex_lock(&spares_lock);
+    spare->next = spares;
+    spares = spare;
+    pthread_mutex_unlock(&spares_lock);
+}
+
 static oar_status open_replay(oar_replay *r)
 {
     const oari_cuda *cu;
@@ -408,7 +453,7 @@ static oar_status open_replay(oar_replay *r)
     OARI_TRY(
         oar_device_alloc(r->device, NUMBER_BYTES, (void **)&r->device_values));
     OARI_TRY(oari_cuda_enter(r->device.index, &cu));
-    result = cu->StreamCreateWithPriority(&r->stream, NON_BLOCKING, 0);
+    result = take_stream(r, cu);
     if (result == OARI_CU_SUCCESS)
         result = cu->EventCreate(&r->order, UNTIMED);
     for (int k = 0; k < COPIES && result == OARI_CU_SUCCESS; k++)
@@ -468,8 +513,7 @@ void oar_replay_destroy(oar_replay *r)
         if (r->pinned != NULL)
             cu->MemFreeHost(r->pinned);
         oar_device_free(r->device, r->device_values, r->stream);
-        if (r->stream != NULL)
-            cu->StreamDestroy(r->stream);
+        give_stream(r);
         oari_cuda_leave();
     }
     oari_free(r->part);

@@ -30,6 +30,17 @@ typedef enum oari_ddp_pass {
     OARI_PASS_REDUCES
 } oari_ddp_pass;
 
+/* A comparison of the parameters of all ranks on a GPU: the least and the
+ * greatest of their hashes. Its result is read some passes later, so that
+ * nobody waits for it. */
+typedef struct oari_gpu_check {
+    oar_tensor **param; /* of all slots, borrowed */
+    oar_tensor *word[2];
+    uint64_t *pinned; /* both words */
+    void *event;      /* they are there */
+    int64_t read_at;  /* the pass that reads them; 0: none is under way */
+} oari_gpu_check;
+
 typedef struct oari_ddp {
     oar_group *group;
     oar_module *module; /* the wrapper, borrowed */
@@ -53,6 +64,7 @@ typedef struct oari_ddp {
                              some rank has run out of input */
     uint64_t copied_bytes;
     int unused;
+    oari_gpu_check check;
 } oari_ddp;
 
 /* Returns the inside of a module that oar_ddp_wrap made; NULL for any other. */
@@ -92,10 +104,18 @@ typedef struct oari_replica_check {
     oar_work *work;
 } oari_replica_check;
 
+/* Returns how many passes lie between two comparisons; 0: there are none. */
+int oari_replica_interval(const oari_ddp *d);
+
+/* On a GPU, at the end of each pass: reads the result of a comparison that was
+ * begun some passes ago, and begins another one when it is time. */
+oar_status oari_replica_gpu_pass(oari_ddp *d);
+void oari_replica_gpu_close(oari_ddp *d);
+
 /* Posts the comparison. */
-oar_status oari_replica_check_begin(const oari_ddp *d, oari_replica_check *q);
+oar_status oari_replica_check_begin(oari_ddp *d, oari_replica_check *q);
 
 /* Waits for it: OAR_E_MISMATCH names a rank and a parameter that differ. */
-oar_status oari_replica_check_end(const oari_ddp *d, oari_replica_check *q);
+oar_status oari_replica_check_end(oari_ddp *d, oari_replica_check *q);
 
 #endif

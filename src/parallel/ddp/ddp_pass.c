@@ -3,6 +3,8 @@
  * backward finishes them. A gradient that is bound elsewhere is copied. */
 #include <string.h>
 
+#include <oarsong/device.h>
+
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -67,6 +69,11 @@ static int gradient_absent(void *arg, int array, oar_status *status)
     return 1;
 }
 
+static oar_status buckets_ended(void *arg)
+{
+    return oari_replica_gpu_pass(arg);
+}
+
 static oar_status make_home(oari_ddp_slot *s, oar_tensor **home)
 {
     const oar_reducer *r = s->owner->reducer;
@@ -111,6 +118,21 @@ static void begin_pass(oari_ddp *d)
     d->copied_bytes = 0;
 }
 
+/* The buckets stay where the parameters were when the module was wrapped. */
+static oar_status check_device(const oari_ddp_slot *s)
+{
+    oar_device at = oar_tensor_device(s->param),
+               home = s->owner->reducer->device;
+
+    if (at.kind == home.kind && at.index == home.index)
+        return OAR_OK;
+    return oari_fail(OAR_E_DEVICE,
+                     "ddp: parameter %s is on %s, but was on %s when the "
+                     "module was wrapped: move it first, then wrap it",
+                     s->owner->reducer->slot[s->index].name,
+                     oar_device_text(at).text, oar_device_text(home).text);
+}
+
 /* Called in passes of other modules too: of the module that is wrapped, or of
  * another wrapper around the same parameters. These are ignored. */
 static oar_status gradient_ready(oar_tensor *leaf, void *arg)
@@ -123,6 +145,7 @@ static oar_status gradient_ready(oar_tensor *leaf, void *arg)
     begin_pass(d);
     if (d->pass == OARI_PASS_LOCAL)
         return OAR_OK;
+    OARI_TRY(check_device(s));
     OARI_TRY(copy_in(s));
     return oar_reducer_ready(d->reducer, s->index);
 }
@@ -187,8 +210,9 @@ static oar_status take_means(oari_ddp *d)
 static oar_status reduce_gradients(oari_ddp *d)
 {
     oari_replica_check question = { { 0 }, NULL };
-    int every = d->opts.check_every != 0 ? d->opts.check_every : 100;
-    int due = every > 0 && d->reducer->passes % every == every - 1;
+    int every = oari_replica_interval(d);
+    int due = every > 0 && d->reducer->passes % every == every - 1 &&
+              !oari_reducer_on_gpu(d->reducer);
     oar_status status = OAR_OK;
 
     if (due) /* after all buckets: ranks differ in how many they have posted */
@@ -290,9 +314,11 @@ static oar_status make_reducer(oari_ddp *d, const char *const *name)
 
     if (array == NULL)
         return OAR_E_NOMEM;
-    for (int i = 0; i < d->slots; i++)
+    for (int i = 0; i < d->slots; i++) {
         array[i] = oar_span_of(NULL, (size_t)oar_tensor_count(d->slot[i].param),
                                oar_tensor_dtype(d->slot[i].param));
+        array[i].device = oar_tensor_device(d->slot[i].param);
+    }
     o.bucket_bytes = d->opts.bucket_bytes;
     o.first_bucket_bytes = d->opts.first_bucket_bytes;
     o.reorder = !d->opts.keep_order;
@@ -305,7 +331,8 @@ static oar_status make_reducer(oari_ddp *d, const char *const *name)
     oari_free(array);
     if (status == OAR_OK)
         d->reducer->owner =
-            (oari_reducer_owner){ d, gradient_absent, buckets_moved, 1 };
+            (oari_reducer_owner){ d, gradient_absent, buckets_moved, 1,
+                                  buckets_ended };
     return status;
 }
 
@@ -334,6 +361,8 @@ oar_status oari_ddp_listen(oari_ddp *d, int params, oar_tensor *const *param,
 
 void oari_ddp_clear(oari_ddp *d)
 {
+    if (d->reducer != NULL)
+        oari_replica_gpu_close(d);
     for (int i = 0; i < d->slots; i++) {
         oar_hook_remove(d->slot[i].hook);
         oar_tensor_release(d->slot[i].home);

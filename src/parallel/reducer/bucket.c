@@ -2,7 +2,8 @@
 /* bucket: assigns arrays to buckets. Arrays of one dtype fill a bucket, each on
  * cache lines of its own. After the last bucket's arrays come the flags: one
  * number for each array, 1 on ranks that have a gradient. They are reduced with
- * the rest; a flag that is zero then belongs to an array that no rank used. */
+ * the rest; a flag that is zero then belongs to an array that no rank used. On
+ * a GPU the flags are exchanged by the host (gpu_bucket.c). */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -33,6 +34,9 @@ void oari_buckets_set_limits(oar_reducer *r)
     oar_reducer_opts *o = &r->opts;
     int overlaps = oar_group_overlaps(r->group);
     size_t first = DEFAULT_FIRST, part = 0;
+
+    if (oari_reducer_on_gpu(r) && o->bucket_bytes == 0)
+        o->bucket_bytes = DEFAULT_MOST;
 
     if (o->bucket_bytes == 0) {
         for (int i = 0; i < r->arrays; i++)
@@ -133,7 +137,7 @@ static void cut_pieces(const oar_reducer *r, oari_bucket *b)
     const oar_span *data = &b->is.data;
     int last = b->is.index == b->is.buckets - 1;
     int may_cut = oar_group_overlaps(r->group) && r->opts.hook == NULL &&
-                  !r->opts.canonical;
+                  !r->opts.canonical && !oari_reducer_on_gpu(r);
     size_t count = last ? r->flags_at : data->count;
     size_t bytes = count * oar_dtype_size(data->dtype), n = 1;
     size_t limit = r->opts.bucket_bytes, most = OARI_MAX_PIECES - 1;
@@ -147,17 +151,27 @@ static void cut_pieces(const oar_reducer *r, oari_bucket *b)
     add_piece(b, data->count);
 }
 
-static oar_status alloc_bucket(oari_bucket *b, int index, int buckets)
+static oar_status alloc_bucket(oar_reducer *r, oari_bucket *b, int index,
+                               int buckets)
 {
     oar_span *data = &b->is.data;
 
-    OARI_TRY(oar_storage_create(oari_span_bytes(data), 1, &b->storage));
+    if (oari_reducer_on_gpu(r))
+        OARI_TRY(oar_storage_create_on(r->device, oari_span_bytes(data),
+                                       &b->storage));
+    else
+        OARI_TRY(oar_storage_create(oari_span_bytes(data), 1, &b->storage));
     *data = oar_span_of(oar_storage_data(b->storage), data->count, data->dtype);
-    memset(data->data, 0, oari_span_bytes(data));
+    data->device = r->device;
+    b->is.storage = b->storage;
     b->is.size = sizeof b->is;
     b->is.index = index;
     b->is.buckets = buckets;
-    return OAR_OK;
+    for (int i = 0; i < OARI_MAX_PIECES; i++) {
+        b->piece[i].reducer = r;
+        b->piece[i].bucket = index;
+    }
+    return oari_span_clear(data);
 }
 
 void oari_buckets_drop(oari_bucket *bucket, int buckets)
@@ -177,14 +191,16 @@ oar_status oari_buckets_make(oar_reducer *r, oari_bucket **old, int *olds)
     if (bucket == NULL)
         return OAR_E_NOMEM;
     buckets = assign_arrays(r, bucket);
-    if (buckets > 0) {
+    if (buckets > 0 && oari_reducer_on_gpu(r))
+        r->flags_at = bucket[buckets - 1].is.data.count;
+    else if (buckets > 0) {
         last = &bucket[buckets - 1].is.data;
         r->flags_at = last->count;
         last->count += round_to_line((size_t)r->arrays, last->dtype);
     }
     list_arrays(r, bucket, buckets);
     for (int i = 0; i < buckets && status == OAR_OK; i++)
-        status = alloc_bucket(&bucket[i], i, buckets);
+        status = alloc_bucket(r, &bucket[i], i, buckets);
     if (status != OAR_OK) {
         oari_buckets_drop(bucket, buckets);
         return status;
@@ -202,10 +218,12 @@ oar_span oari_bucket_place(const oar_reducer *r, int array)
 {
     const oari_reducer_array *s = &r->slot[array];
     const oar_span *data = &r->bucket[s->bucket].is.data;
+    oar_span place = oar_span_of((unsigned char *)data->data +
+                                     s->at * oar_dtype_size(data->dtype),
+                                 s->array.count, data->dtype);
 
-    return oar_span_of((unsigned char *)data->data +
-                           s->at * oar_dtype_size(data->dtype),
-                       s->array.count, data->dtype);
+    place.device = data->device;
+    return place;
 }
 
 /* ---- flags --------------------------------------------------------------- */

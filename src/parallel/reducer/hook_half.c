@@ -12,10 +12,19 @@ typedef struct half {
     oar_storage **storage; /* by bucket */
 } half;
 
+static oar_status make_room(const half *h, const oar_bucket *b,
+                            oar_storage **room)
+{
+    size_t bytes = b->data.count * oar_dtype_size(h->dtype);
+
+    return b->data.device.kind == OAR_CPU
+               ? oar_storage_create(bytes, 1, room)
+               : oar_storage_create_on(b->data.device, bytes, room);
+}
+
 /* Gives memory for the bucket's numbers as half, made at its first pass. */
 static oar_status room_for(half *h, const oar_bucket *b, oar_span *room)
 {
-    size_t bytes = b->data.count * oar_dtype_size(h->dtype);
 
     if (h->storage == NULL) {
         h->storage = oari_alloc((size_t)b->buckets, sizeof(oar_storage *));
@@ -24,10 +33,33 @@ static oar_status room_for(half *h, const oar_bucket *b, oar_span *room)
         h->buckets = b->buckets;
     }
     if (h->storage[b->index] == NULL)
-        OARI_TRY(oar_storage_create(bytes, 1, &h->storage[b->index]));
+        OARI_TRY(make_room(h, b, &h->storage[b->index]));
     *room = oar_span_of(oar_storage_data(h->storage[b->index]), b->data.count,
                         h->dtype);
+    room->device = b->data.device;
     return OAR_OK;
+}
+
+static oar_tensor *view_of(oar_storage *storage, oar_dtype dtype,
+                           const oar_bucket *b)
+{
+    return oar_view_of(NULL, storage, 0, dtype,
+                       OAR_SHAPE((int64_t)b->data.count));
+}
+
+/* Copies the bucket to its room, or back, on either device. */
+static oar_status convert_bucket(const half *h, const oar_bucket *b, int back)
+{
+    oar_tensor *room = view_of(h->storage[b->index], h->dtype, b);
+    oar_tensor *data = view_of(b->storage, b->data.dtype, b);
+    oar_status status =
+        room == NULL || data == NULL
+            ? oar_last_error()->status
+            : oar_tensor_copy(back ? data : room, back ? room : data);
+
+    oar_tensor_release(room);
+    oar_tensor_release(data);
+    return status;
 }
 
 static oar_status start_half(void *arg, oar_group *group, const oar_bucket *b,
@@ -38,8 +70,7 @@ static oar_status start_half(void *arg, oar_group *group, const oar_bucket *b,
 
     if (oar_dtype_size(b->data.dtype) > 2) {
         OARI_TRY(room_for(h, b, &room));
-        oari_convert(room.data, room.dtype, b->data.data, b->data.dtype,
-                     room.count);
+        OARI_TRY(convert_bucket(h, b, 0));
     }
     return oar_all_reduce(group, room, oari_bucket_op(b),
                           OAR_OPTS(oar_call_opts, .label = "half gradients",
@@ -52,11 +83,7 @@ static oar_status finish_half(void *arg, oar_group *group, const oar_bucket *b)
 {
     half *h = arg;
 
-    if (oar_dtype_size(b->data.dtype) > 2)
-        oari_convert(b->data.data, b->data.dtype,
-                     oar_storage_data(h->storage[b->index]), h->dtype,
-                     b->data.count);
-    return OAR_OK;
+    return oar_dtype_size(b->data.dtype) > 2 ? convert_bucket(h, b, 1) : OAR_OK;
 }
 
 static void forget_half(void *arg, int for_good)

@@ -14,6 +14,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <oarsong/device.h>
+
 #include "base/alloc.h"
 #include "base/rng.h"
 #include "base/status.h"
@@ -210,6 +212,11 @@ static oar_status start_power_sgd(void *arg, oar_group *group,
     oar_span rest = b->data;
     oar_call_opts o = oar_call_opts_init();
 
+    if (b->data.device.kind != OAR_CPU)
+        return oari_fail(OAR_E_DEVICE,
+                         "PowerSGD of gradients on %s: it works on the cpu "
+                         "only; oar_hook_half works there",
+                         oar_device_text(b->data.device).text);
     o.label = "gradients";
     o.weight = b->weight;
     o.canonical = b->canonical;

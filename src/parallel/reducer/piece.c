@@ -4,8 +4,6 @@
  * Pieces are posted one after the other, bucket by bucket: so all ranks post in
  * the same order, whatever the order in which their arrays get ready.
  */
-#include <string.h>
-
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/status.h"
@@ -33,8 +31,8 @@ static oar_status open_bucket(oar_reducer *r, oari_bucket *b)
         s->given = r->owner.absent != NULL &&
                    r->owner.absent(r->owner.arg, array, &status);
         OARI_TRY(status);
-        if (!s->given && place.count != 0)
-            memset(place.data, 0, oari_span_bytes(&place));
+        if (!s->given)
+            OARI_TRY(oari_span_clear(&place));
     }
     return OAR_OK;
 }
@@ -53,6 +51,20 @@ static oar_span span_of(const oari_bucket *b, const oari_piece *p)
     return oar_span_of((unsigned char *)data->data +
                            p->first * oar_dtype_size(data->dtype),
                        p->end - p->first, data->dtype);
+}
+
+/* The last bucket of a GPU is posted by what ends the pass. */
+static oar_status begin_on_gpu(oar_reducer *r)
+{
+    oari_bucket *b = &r->bucket[r->begun];
+
+    OARI_TRY(open_bucket(r, b));
+    if (r->begun < r->buckets - 1)
+        OARI_TRY(oari_gpu_bucket_post(b->piece));
+    b->begun = 1;
+    r->begun++;
+    r->stats.reduced_bytes += oari_span_bytes(&b->is.data);
+    return OAR_OK;
 }
 
 /* now: the caller waits for it anyway, so it does the work itself, and the
@@ -84,6 +96,8 @@ static oar_status begin_piece(oar_reducer *r, int now)
     oari_piece *p = &b->piece[b->begun];
     oar_span data = span_of(b, p);
 
+    if (oari_reducer_on_gpu(r))
+        return begin_on_gpu(r);
     if (b->begun == 0)
         OARI_TRY(open_bucket(r, b));
     if (is_last_piece(r))
@@ -106,7 +120,7 @@ static int may_begin(const oar_reducer *r)
 {
     const oari_bucket *b = &r->bucket[r->begun];
 
-    if (is_last_piece(r) && r->owner.ends_there)
+    if (is_last_piece(r) && (r->owner.ends_there || oari_reducer_on_gpu(r)))
         return 0;
     if (b->ready >= b->expected)
         return 1;
@@ -145,6 +159,8 @@ oar_status oari_pieces_wait(oar_reducer *r)
 {
     oar_status status = OAR_OK;
 
+    if (oari_reducer_on_gpu(r))
+        return oari_gpu_buckets_end(r);
     for (int i = 0; i < r->begun && status == OAR_OK; i++) {
         oari_bucket *b = &r->bucket[i];
 

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <oarsong/device.h>
+
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/dtype.h"
@@ -61,7 +63,7 @@ oar_status oar_reducer_ready_at(const char *file, int line,
     s = &reducer->slot[array];
     if (s->array.data != NULL) {
         place = oari_bucket_place(reducer, array);
-        memcpy(place.data, s->array.data, oari_span_bytes(&place));
+        OARI_TRY(oari_span_copy(&place, &s->array));
         reducer->stats.copied_bytes += oari_span_bytes(&place);
     }
     s->ready = s->given = 1;
@@ -127,16 +129,15 @@ static oar_status rebuild_buckets(oar_reducer *r, oari_reducer_array *before)
     }
     if (r->hook.forget != NULL)
         r->hook.forget(r->hook.arg, 0);
-    for (int i = 0; i < r->arrays; i++) {
+    for (int i = 0; i < r->arrays && status == OAR_OK; i++) {
         const oar_span *data = &old[before[i].bucket].is.data;
-        oar_span to = oari_bucket_place(r, i);
-        if (to.count != 0)
-            memcpy(to.data,
-                   (unsigned char *)data->data +
-                       before[i].at * oar_dtype_size(data->dtype),
-                   oari_span_bytes(&to));
+        oar_span to = oari_bucket_place(r, i), from = to;
+
+        from.data = (unsigned char *)data->data +
+                    before[i].at * oar_dtype_size(data->dtype);
+        status = oari_span_copy(&to, &from);
     }
-    if (r->owner.moved != NULL)
+    if (status == OAR_OK && r->owner.moved != NULL)
         status = r->owner.moved(r->owner.arg);
     oari_buckets_drop(old, olds);
     return status;
@@ -176,22 +177,25 @@ static oar_status learn_from_first(oar_reducer *r)
 
 static oar_status end_pass(oar_reducer *r, int64_t since)
 {
+    int first = r->passes == 0;
+
     OARI_TRY(oari_pieces_wait(r));
     r->stats.exposed_s = (double)(oari_now_ns() - since) * 1e-9;
     r->stats.communication_s = oari_pieces_time(r);
     if (r->stats.exposed_s > r->stats.communication_s)
         r->stats.exposed_s = r->stats.communication_s;
-    oari_flags_read(r);
+    if (!oari_reducer_on_gpu(r)) {
+        oari_flags_read(r);
+        r->passes++;
+    }
     for (int i = 0; i < r->arrays; i++) {
         oar_span place = oari_bucket_place(r, i);
         if (r->slot[i].array.data == NULL || place.count == 0)
             continue;
-        memcpy(r->slot[i].array.data, place.data, oari_span_bytes(&place));
+        OARI_TRY(oari_span_copy(&r->slot[i].array, &place));
         r->stats.copied_bytes += oari_span_bytes(&place);
     }
-    if (r->passes++ == 0)
-        return learn_from_first(r);
-    return OAR_OK;
+    return first ? learn_from_first(r) : OAR_OK;
 }
 
 oar_status oari_reducer_begin_rest(oar_reducer *r)
@@ -222,9 +226,19 @@ oar_status oar_reducer_wait_at(const char *file, int line, oar_reducer *reducer)
 
 /* ---- making a reducer ---------------------------------------------------- */
 
-static oar_status check_arrays(int arrays, const oar_span *array)
+/* Gives the device that all arrays are on. */
+static oar_status check_arrays(int arrays, const oar_span *array,
+                               oar_device *device)
 {
     for (int i = 0; i < arrays; i++) {
+        if (array[i].device.kind != array[0].device.kind ||
+            array[i].device.index != array[0].device.index)
+            return oari_fail(OAR_E_DEVICE,
+                             "arrays 0 and %d of a reducer are on %s and %s: "
+                             "all on one device",
+                             i, oar_device_text(array[0].device).text,
+                             oar_device_text(array[i].device).text);
+        *device = array[i].device;
         if (array[i].dtype > OAR_BF16)
             return oari_fail(OAR_E_DTYPE,
                              "array %d of a reducer is %s: integers have no "
@@ -246,10 +260,11 @@ static oar_status take_arrays(oar_reducer *r, int arrays, const oar_span *array)
     r->slot = oari_alloc(n, sizeof *r->slot);
     r->order = oari_alloc(n, sizeof *r->order);
     r->came = oari_alloc(n, sizeof *r->came);
+    r->flag = oari_alloc(n, 1);
     r->at = oari_alloc(n, sizeof *r->at);
     r->count = oari_alloc(n, sizeof *r->count);
     if (r->slot == NULL || r->order == NULL || r->came == NULL ||
-        r->at == NULL || r->count == NULL)
+        r->at == NULL || r->count == NULL || r->flag == NULL)
         return OAR_E_NOMEM;
     r->arrays = arrays;
     for (int i = 0; i < arrays; i++) {
@@ -329,16 +344,18 @@ oar_status oari_reducer_make(oar_group *group, int arrays,
                              const oar_reducer_opts *opts,
                              oar_reducer **reducer)
 {
+    oar_device device = oar_device_of(OAR_CPU, 0);
     oar_reducer_opts o;
     oar_reducer *r;
     oar_status status;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
-    OARI_TRY(check_arrays(arrays, array));
+    OARI_TRY(check_arrays(arrays, array, &device));
     r = oari_alloc(1, sizeof *r);
     if (r == NULL)
         return OAR_E_NOMEM;
     r->group = group;
+    r->device = device;
     r->opts = o;
     r->weight = 1;
     status = take_arrays(r, arrays, array);
@@ -370,6 +387,7 @@ void oar_reducer_destroy(oar_reducer *reducer)
     oari_free(r->came);
     oari_free(r->at);
     oari_free(r->count);
+    oari_free(r->flag);
     oari_free(r);
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/reducer/reducer.h: the inside of a reducer, for DDP.
  *
- *   bucket.c   assigns arrays to buckets
- *   piece.c    posts the pieces of buckets
- *   reducer.c  runs a pass: ready, reduce, wait
+ *   bucket.c      assigns arrays to buckets
+ *   piece.c       posts the pieces of buckets
+ *   gpu_bucket.c  posts and awaits buckets on a GPU
+ *   reducer.c     runs a pass: ready, reduce, wait
  */
 #ifndef OARI_PARALLEL_REDUCER_REDUCER_H
 #define OARI_PARALLEL_REDUCER_REDUCER_H
@@ -19,6 +20,8 @@ enum { OARI_MAX_PIECES = 8 }; /* of a bucket */
  * that one large array fills, so that it is reduced while the rest is computed.
  * All ranks have the same pieces. */
 typedef struct oari_piece {
+    oar_reducer *reducer;
+    int bucket;
     size_t first, end; /* elements of the bucket */
     oar_work *work;
     int64_t started_ns;
@@ -64,10 +67,14 @@ typedef struct oari_reducer_owner {
     /* oar_reducer_wait posts the last piece, because the pass ends soon after
      * the last array gets ready. */
     int ends_there;
+    /* Called on a GPU behind the last bucket, in passes that are replayed, too.
+     */
+    oar_status (*ended)(void *arg);
 } oari_reducer_owner;
 
 struct oar_reducer {
     oar_group *group;
+    oar_device device; /* of the buckets */
     oar_reducer_opts opts;
     oar_reduce_hook hook; /* .start == NULL: none */
     oari_reducer_owner owner;
@@ -83,7 +90,17 @@ struct oar_reducer {
     double weight;
     int64_t passes;
     oar_reducer_stats stats; /* of the pass under way, then of the last */
+    /* On a GPU: */
+    unsigned char *flag; /* by array, instead of those in the last bucket */
+    int asks_flags;      /* the pass runs as it is; it is not replayed */
+    int scales;          /* the engine has no weighted mean */
+    double factor;       /* then: of this rank's numbers, in this pass */
 };
+
+static inline int oari_reducer_on_gpu(const oar_reducer *r)
+{
+    return r->device.kind == OAR_CUDA;
+}
 
 /* ---- bucket.c ------------------------------------------------------------ */
 
@@ -127,6 +144,21 @@ double oari_pieces_time(const oar_reducer *r);
 /* Returns the end, in elements of the array, of the next piece after the first
  * `elements`; the array's count if there are no more pieces. */
 size_t oari_pieces_next(const oar_reducer *r, int array, size_t elements);
+
+/* ---- gpu_bucket.c -------------------------------------------------------- */
+
+/* Sets all bytes of a span to zero, or copies a span to one of the same count
+ * and dtype; on a GPU in the order of the current stream. */
+oar_status oari_span_clear(const oar_span *span);
+oar_status oari_span_copy(const oar_span *to, const oar_span *from);
+
+/* Posts a bucket behind what is on the current stream, which is a place where a
+ * replay is cut; at once also if the caller replays the step later. */
+oar_status oari_gpu_bucket_post(oari_piece *piece);
+
+/* Posts the last bucket, exchanges the flags, and orders the current stream
+ * behind all buckets: the host does not wait for the GPU. */
+oar_status oari_gpu_buckets_end(oar_reducer *r);
 
 /* ---- reducer.c ----------------------------------------------------------- */
 

@@ -16,6 +16,11 @@
 oar_status oari_copy(const oari_array *to, const oari_array *from);
 oar_status oari_fill(const oari_array *to, double value);
 
+/* Adds to `to`, one u64, a hash of the bytes of a, which is row-major, and of
+ * the seed. */
+oar_status oari_hash_add(const oari_array *to, const oari_array *a,
+                         uint64_t seed);
+
 /* ---- random.c: numbers first .. first+count-1 of the row of a seed ------- */
 
 void oari_fill_uniform(void *to, oar_dtype dtype, int64_t first, int64_t count,

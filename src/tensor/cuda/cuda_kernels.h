@@ -175,6 +175,11 @@ oar_status oari_cuda_add_rows(const oari_array *to, const oari_array *grad,
                               void *scratch);
 int64_t oari_cuda_add_rows_scratch(int64_t picks);
 
+/* ---- cuda_hash.c --------------------------------------------------------- */
+
+oar_status oari_cuda_hash_add(const oari_array *to, const oari_array *a,
+                              uint64_t seed);
+
 /* ---- draw.c -------------------------------------------------------------- */
 
 oar_status oari_cuda_dropout(const oari_array *to, int add, const oari_array *a,

@@ -7,6 +7,7 @@ const oari_kernel_table oari_cuda_kernels = {
     .copy = oari_cuda_copy,
     .fill = oari_cuda_fill,
     .scale = oari_cuda_scale,
+    .hash_add = oari_cuda_hash_add,
     .sum_all = oari_cuda_sum_all,
     .sum_to = oari_cuda_sum_to,
     .unary = oari_cuda_unary,

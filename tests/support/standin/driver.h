@@ -83,6 +83,8 @@ void standin_release_locked(operation *op);
 operation *standin_keep_locked(operation *op); /* one more reference */
 int standin_is_done(const operation *op);      /* locked */
 int64_t standin_ended_ns(const operation *op);
+/* How often the calling thread has waited for what is on streams. */
+STANDIN_API long standin_waits(void);
 /* Waits for it, and releases it. */
 STANDIN_API void standin_finish(operation *op);
 

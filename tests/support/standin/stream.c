@@ -68,6 +68,13 @@ int64_t standin_ended_ns(const operation *op)
     return op->ended_ns;
 }
 
+static _Thread_local long waits; /* by this thread, for a stream */
+
+long standin_waits(void)
+{
+    return waits;
+}
+
 static void wait_locked(operation *op)
 {
     while (!op->done)
@@ -76,6 +83,7 @@ static void wait_locked(operation *op)
 
 void standin_finish(operation *op)
 {
+    waits++;
     pthread_mutex_lock(&standin_lock);
     wait_locked(op);
     standin_release_locked(op);
@@ -326,6 +334,7 @@ void standin_drain(context *c)
 {
     operation *op;
     pthread_mutex_lock(&standin_lock);
+    waits++;
     while ((op = find_undone(c)) != NULL) {
         op->refs++;
         wait_locked(op);
@@ -391,6 +400,7 @@ int cuStreamSynchronize(oari_cu_stream handle)
         return bad;
     }
     op = s ? newest(s) : NULL;
+    waits++;
     if (op) {
         op->refs += !s->standard;
         wait_locked(op);
