@@ -43,7 +43,7 @@ if(OARSONG_PYTHON3)
         else 'site-packages'))"
         OUTPUT_VARIABLE OARSONG_PYTHON_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
     install(DIRECTORY python/oarsong DESTINATION ${OARSONG_PYTHON_DIR}
-        FILES_MATCHING PATTERN "*.py" PATTERN "_torch.cc")
+        FILES_MATCHING PATTERN "*.py" PATTERN "_torch*")
 endif()
 install(EXPORT oarsongTargets NAMESPACE oarsong::
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/oarsong)

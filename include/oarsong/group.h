@@ -59,6 +59,10 @@ typedef struct oar_group_opts {
                             beside the caller's */
     const void *nccl_id; /* 128 bytes that all ranks give alike; NULL: made by
                             rank 0, and told through the store */
+    const char *secret;  /* 64 hex digits that all ranks give alike and that
+                            nobody else knows: of this group, of those made of
+                            it, and of the store of oar_group_create_tcp. NULL:
+                            that of the job (docs/environment.md) */
 } oar_group_opts;
 OAR_OPTS_INIT(oar_group_opts);
 

@@ -52,6 +52,22 @@ OAR_API oar_status oar_store_create_prefix(oar_store *parent,
 OAR_API oar_status oar_store_create_tcp(const char *address, int64_t timeout_ms,
                                         oar_store **store);
 
+/* How a store is served or reached. */
+typedef struct oar_store_opts {
+    size_t size;
+    const char *secret; /* 64 hex digits that both ends give alike; NULL: the
+                           job's, if it has one */
+    int64_t timeout_ms; /* of reaching it, as above; 0: 60 s, below 0: for
+                           ever */
+} oar_store_opts;
+OAR_OPTS_INIT(oar_store_opts);
+
+/* The same with a secret that is given, so that one process can be part of
+ * several jobs. OAR_E_ARG for one that is not 64 hex digits. */
+OAR_API oar_status oar_store_create_tcp_with(const char *address,
+                                             const oar_store_opts *opts,
+                                             oar_store **store);
+
 /* The store of the job, as `oarsong run` gives it: OARSONG_STORE, which is
  * file:FOLDER or tcp:HOST:PORT. OAR_E_UNAVAILABLE if it is not set. */
 OAR_API oar_status oar_store_from_env(oar_store **store);
@@ -110,6 +126,11 @@ typedef struct oar_store_server oar_store_server;
  * that is no request is dropped, and a full store says so. */
 OAR_API oar_status oar_store_serve(const char *address,
                                    oar_store_server **server);
+
+/* The same for clients that know the secret that is given. */
+OAR_API oar_status oar_store_serve_with(const char *address,
+                                        const oar_store_opts *opts,
+                                        oar_store_server **server);
 
 /* "ip:port", where it is; borrowed. "" for NULL. */
 OAR_API const char *oar_store_server_address(const oar_store_server *server);

@@ -905,6 +905,7 @@ class oar_group_opts(Structure):
         ("device", c_void_p),
         ("stream", c_void_p),
         ("nccl_id", c_void_p),
+        ("secret", c_char_p),
     ]
 
 
@@ -1558,6 +1559,14 @@ class oar_step_opts(Structure):
         ("clip", c_double),
         ("scaler", c_void_p),
         ("norm", c_void_p),
+    ]
+
+
+class oar_store_opts(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("secret", c_char_p),
+        ("timeout_ms", c_int64),
     ]
 
 
@@ -2506,6 +2515,7 @@ FUNCTIONS = {
     "oar_shards_weigh": (c_int, c_void_p, c_double,),
     "oar_shards_zero_grad": (None, c_void_p,),
     "oar_shared_alloc": (c_int, c_size_t, c_void_p,),
+    "oar_shared_copy_on_fork": (None, c_int,),
     "oar_shared_free": (None, c_void_p,),
     "oar_shared_reachable": (c_int, c_void_p, c_size_t,),
     "oar_shift": (c_void_p, c_void_p, c_void_p, c_double,),
@@ -2572,6 +2582,7 @@ FUNCTIONS = {
     "oar_store_create_memory": (c_int, c_void_p,),
     "oar_store_create_prefix": (c_int, c_void_p, c_char_p, c_void_p,),
     "oar_store_create_tcp": (c_int, c_char_p, c_int64, c_void_p,),
+    "oar_store_create_tcp_with": (c_int, c_char_p, c_void_p, c_void_p,),
     "oar_store_delete": (c_int, c_void_p, c_char_p,),
     "oar_store_destroy": (None, c_void_p,),
     "oar_store_from_env": (c_int, c_void_p,),
@@ -2579,6 +2590,7 @@ FUNCTIONS = {
         c_void_p,),
     "oar_store_list": (c_int, c_void_p, c_char_p, c_void_p, c_void_p,),
     "oar_store_serve": (c_int, c_char_p, c_void_p,),
+    "oar_store_serve_with": (c_int, c_char_p, c_void_p, c_void_p,),
     "oar_store_server_address": (c_char_p, c_void_p,),
     "oar_store_server_destroy": (None, c_void_p,),
     "oar_store_set": (c_int, c_void_p, c_char_p, c_void_p, c_size_t,),
@@ -2781,7 +2793,7 @@ SIZES = {
     "oar_gpt_opts": 104,
     "oar_gradcheck_opts": 24,
     "oar_group_norm_opts": 24,
-    "oar_group_opts": 112,
+    "oar_group_opts": 120,
     "oar_kl_div_opts": 16,
     "oar_launch_opts": 216,
     "oar_launch_result": 24,
@@ -2840,6 +2852,7 @@ SIZES = {
     "oar_stage_input": 8,
     "oar_stall": 880,
     "oar_step_opts": 32,
+    "oar_store_opts": 24,
     "oar_tokens_opts": 24,
     "oar_tp_opts": 16,
     "oar_tp_rule": 16,

@@ -18,13 +18,26 @@
 
 #include <oarsong/oarsong.h>
 
+#include "_torch_memory.h"
+
+#define TORCH_AT_LEAST(major, minor)  \
+    (TORCH_VERSION_MAJOR > (major) || \
+     (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+
+#if TORCH_AT_LEAST(2, 5)
+#define OARSONG_STREAMS /* PyTorch gives streams without CUDA's headers */
+#include <c10/core/impl/VirtualGuardImpl.h>
+#endif
+
 namespace
 {
 
 #if TORCH_VERSION_MAJOR >= 2
 using Base = c10d::Backend;
+using optional_device = std::optional<c10::Device>;
 #else
 using Base = c10d::ProcessGroup;
+using optional_device = c10::optional<c10::Device>;
 #endif
 using Tensors = std::vector<at::Tensor>;
 using c10d::OpType;
@@ -107,6 +120,11 @@ oar_dtype dtype_of(const at::Tensor &tensor)
     case at::kInt: return OAR_I32;
     case at::kLong: return OAR_I64;
     case at::kBool: return OAR_BOOL;
+#if TORCH_AT_LEAST(2, 3)
+    case at::kUInt16: return OAR_U16;
+    case at::kUInt32: return OAR_U32;
+    case at::kUInt64: return OAR_U64;
+#endif
     default:
         TORCH_CHECK(false, "oarsong: there is no dtype for ",
                     tensor.scalar_type(), ": send a view of another dtype");
@@ -124,6 +142,28 @@ oar_span span_of(const at::Tensor &tensor)
     return span;
 }
 
+/* Returns PyTorch's current stream of the device, as CUDA has it. */
+void *current_stream(c10::Device device)
+{
+#ifdef OARSONG_STREAMS
+    return c10::impl::VirtualGuardImpl(device.type())
+        .getStream(device)
+        .native_handle();
+#else
+    TORCH_CHECK(false, "oarsong: tensors on ", device, " need PyTorch 2.5");
+#endif
+}
+
+/* Waits until what is on the current stream of the device has run. */
+void synchronize_current(c10::Device device)
+{
+#ifdef OARSONG_STREAMS
+    c10::impl::VirtualGuardImpl guard(device.type());
+
+    guard.synchronizeStream(guard.getStream(device));
+#endif
+}
+
 /* Complex numbers are pairs of real ones; what is sparse has no span. */
 at::Tensor plain(const at::Tensor &tensor)
 {
@@ -133,10 +173,20 @@ at::Tensor plain(const at::Tensor &tensor)
     return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
+oar_reduce_op premul_sum(const c10d::ReduceOp &op)
+{
+    const auto *factor = static_cast<const c10d::NCCLPreMulSumSupplement *>(
+        op.supplement_.get());
+
+    return oar_reduce_op{ OAR_REDUCE_OP_PREMUL_SUM, factor->double_factor };
+}
+
 oar_reduce_op op_of(const c10d::ReduceOp &op, const at::Tensor &tensor)
 {
     oar_reduce_op_kind kind = oar_reduce_op_kind(uint8_t(op.op_));
 
+    if (op.op_ == c10d::ReduceOp::PREMUL_SUM)
+        return premul_sum(op);
     TORCH_CHECK(kind <= OAR_REDUCE_OP_BXOR,
                 "oarsong: this reduction is not supported");
     TORCH_CHECK(!tensor.is_complex() || kind == OAR_REDUCE_OP_SUM ||
@@ -215,12 +265,12 @@ class Work : public c10d::Work
         std::vector<c10::Device> devices;
 
         message = oar_message_init();
-        for (const at::Tensor &tensor : result_)
-            if (tensor.is_cuda()) {
-                on_device_ = true;
-                devices.push_back(tensor.device());
-                break;
-            }
+        for (const at::Tensor &tensor : memory_.held)
+            if (tensor.is_cuda())
+                device = tensor.device();
+        copies_ = !memory_.copies.empty();
+        if (device)
+            devices.push_back(*device);
         future_ = c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()), devices);
     }
@@ -275,20 +325,23 @@ class Work : public c10d::Work
     {
         oar_status status = OAR_OK;
 
-        if (work_ != nullptr && on_device_)
-            status = oar_work_order(work_, nullptr);
+        /* Copies follow on the host, so it waits for those. */
+        bool ordered = device && !copies_;
+        if (work_ != nullptr && ordered)
+            status = oar_work_order(work_, current_stream(*device));
         else if (work_ != nullptr && !over())
             status = timeout.count() > 0
                          ? oar_work_wait_for(work_, timeout.count())
                          : oar_work_wait(work_);
         if (status != OAR_OK && !over())
             check(status);
-        if (!on_device_)
+        if (!ordered)
             c10d::Work::wait(kNoTimeout);
         return true;
     }
 
     oar_message message;
+    optional_device device; /* of its tensors; none: the CPU */
 
   private:
     static void on_done(void *self, oar_status status)
@@ -313,6 +366,8 @@ class Work : public c10d::Work
             at::NoGradGuard no_grad;
             for (auto &copy : memory_.copies)
                 copy.first.copy_(copy.second);
+            if (device && copies_)
+                synchronize_current(*device);
         } catch (...) {
             failure = std::current_exception();
         }
@@ -326,7 +381,7 @@ class Work : public c10d::Work
 
     c10::intrusive_ptr<Base> group_;
     oar_work *work_ = nullptr;
-    bool on_device_ = false;
+    bool copies_ = false;
     Tensors result_;
     Memory memory_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
@@ -370,8 +425,9 @@ std::vector<size_t> counts_of(const std::vector<int64_t> &splits,
 class Group : public Base
 {
   public:
-    Group(uintptr_t handle, int rank, int size)
-        : Base(rank, size), group_(reinterpret_cast<oar_group *>(handle))
+    Group(uintptr_t handle, int rank, int size, int64_t timeout_ms)
+        : Base(rank, size), group_(reinterpret_cast<oar_group *>(handle)),
+          timeout_(timeout_ms)
     {
     }
     ~Group() override
@@ -388,6 +444,76 @@ class Group : public Base
     {
         check(oar_group_abort(group_, reason.c_str()));
     }
+    /* Returns the handle of a group of some of its ranks, ascending. */
+    uintptr_t subset(const std::vector<int> &ranks)
+    {
+        oar_group *made = nullptr;
+
+        check(oar_group_subset(group_, int(ranks.size()), ranks.data(), &made));
+        return reinterpret_cast<uintptr_t>(made);
+    }
+    bool failed()
+    {
+        return oar_group_fault(group_, nullptr) != OAR_OK;
+    }
+
+#if TORCH_VERSION_MAJOR >= 2
+    /* Not every 2.x has all of these, so none says `override`. */
+    void abort()
+    {
+        abort_with("the program has aborted the process group");
+    }
+    void shutdown()
+    {
+    }
+    void setTimeout(std::chrono::milliseconds timeout)
+    {
+        timeout_ = timeout;
+    }
+    c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions()
+    {
+        return c10::make_intrusive<c10d::Backend::Options>("oarsong", timeout_);
+    }
+
+    WorkPtr allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                            const c10d::AllgatherOptions &o)
+    {
+        Memory memory;
+        Tensors ins, outs;
+
+        for (size_t i = 0; i < inputs.size(); i++) {
+            ins.push_back(memory.in(inputs[i]));
+            outs.push_back(memory.out(outputs.at(i)));
+        }
+        return post_batch(
+            OpType::COALESCED, "oarsong:all_gather_coalesced", outputs,
+            std::move(memory), o.timeout, [&](auto &&call) {
+                for (size_t i = 0; i < ins.size(); i++)
+                    call(oar_all_gather_v_at, span_of(ins[i]), span_of(outs[i]),
+                         static_cast<const size_t *>(nullptr));
+            });
+    }
+
+    WorkPtr reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                            const c10d::ReduceScatterOptions &o)
+    {
+        Memory memory;
+        Tensors ins, outs;
+
+        for (size_t i = 0; i < inputs.size(); i++) {
+            ins.push_back(memory.in(inputs[i]));
+            outs.push_back(memory.out(outputs.at(i)));
+        }
+        return post_batch(
+            OpType::COALESCED, "oarsong:reduce_scatter_coalesced", outputs,
+            std::move(memory), o.timeout, [&](auto &&call) {
+                for (size_t i = 0; i < ins.size(); i++)
+                    call(oar_reduce_scatter_v_at, span_of(ins[i]),
+                         static_cast<const size_t *>(nullptr), span_of(outs[i]),
+                         op_of(o.reduceOp, outputs[i]));
+            });
+    }
+#endif
 
     const std::string getBackendName() const override
     {
@@ -686,12 +812,12 @@ class Group : public Base
     }
 
   private:
-    static oar_call_opts options(std::chrono::milliseconds timeout)
+    oar_call_opts options(std::chrono::milliseconds timeout) const
     {
         oar_call_opts opts = oar_call_opts_init();
 
-        if (timeout != unset)
-            opts.timeout_ms = timeout.count() > 0 ? timeout.count() : 0;
+        opts.timeout_ms =
+            timeout.count() > 0 ? timeout.count() : timeout_.count();
         return opts;
     }
 
@@ -715,6 +841,8 @@ class Group : public Base
 
         if (type == OpType::RECV)
             opts.message = &work->message;
+        if (work->device)
+            opts.stream = current_stream(*work->device);
         check(run([&](auto function, auto... arguments) {
             return function(site.name(), site.line, group_, arguments..., &opts,
                             &handle);
@@ -737,6 +865,8 @@ class Group : public Base
         oar_work *handle = nullptr;
         oar_status failed = OAR_OK;
 
+        if (work->device)
+            opts.stream = current_stream(*work->device);
         check(oar_batch_begin(group_));
         run([&](auto function, auto... arguments) {
             if (failed == OAR_OK)
@@ -792,6 +922,7 @@ class Group : public Base
     }
 
     oar_group *group_;
+    std::chrono::milliseconds timeout_;
     uint64_t sequence_ = 0;
 };
 
@@ -801,7 +932,17 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module)
 {
     py::module::import("torch.distributed");
     py::class_<Group, Base, c10::intrusive_ptr<Group>>(module, "Group")
-        .def(py::init<uintptr_t, int, int>())
+        .def(py::init<uintptr_t, int, int, int64_t>())
         .def("abort_with", &Group::abort_with,
-             py::call_guard<py::gil_scoped_release>());
+             py::call_guard<py::gil_scoped_release>())
+        .def("subset", &Group::subset, py::call_guard<py::gil_scoped_release>())
+        .def("failed", &Group::failed);
+    module.def("share_memory", &share_memory);
+    module.def("memory_stats", [] {
+        Shared_stats stats = shared_stats();
+
+        return py::dict(py::arg("allocations") = stats.allocations,
+                        py::arg("used_bytes") = stats.used_bytes,
+                        py::arg("kept_bytes") = stats.kept_bytes);
+    });
 }

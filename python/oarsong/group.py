@@ -468,7 +468,7 @@ def _unpack(all_at, sizes):
 
 # ---- making groups ---------------------------------------------------------
 
-_GROUP_FIELDS = {"backend", "name", "algorithm"}
+_GROUP_FIELDS = {"backend", "name", "algorithm", "secret"}
 
 
 def _group_options(timeout, fields):

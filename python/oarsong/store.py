@@ -3,7 +3,8 @@
 import ctypes
 from ctypes import byref
 
-from ._lib import check, lib, milliseconds, text
+from . import _abi
+from ._lib import check, lib, milliseconds, options, text
 
 
 def _bytes(value):
@@ -35,10 +36,13 @@ class Store:
         return cls._make(lib.oar_store_create_file, text(folder))
 
     @classmethod
-    def tcp(cls, address, timeout=60):
-        """The store that a StoreServer keeps."""
-        return cls._make(lib.oar_store_create_tcp, text(address),
-                         milliseconds(timeout))
+    def tcp(cls, address, timeout=60, secret=None):
+        """The store that a StoreServer keeps, which has the same secret
+        (64 hex digits; None: that of the job)."""
+        opts = options(_abi.oar_store_opts, secret=text(secret),
+                       timeout_ms=milliseconds(timeout) or 1)
+        return cls._make(lib.oar_store_create_tcp_with, text(address),
+                         byref(opts))
 
     @classmethod
     def prefix(cls, store, prefix):
@@ -128,11 +132,14 @@ class Store:
 
 
 class StoreServer:
-    """Serves a store from this process. address: where, "ip:port"."""
+    """Serves a store from this process. address: where, "ip:port"; secret:
+    64 hex digits that its callers know (None: that of the job)."""
 
-    def __init__(self, address="127.0.0.1:0"):
+    def __init__(self, address="127.0.0.1:0", secret=None):
         self._handle = ctypes.c_void_p()
-        check(lib.oar_store_serve(text(address), byref(self._handle)))
+        opts = options(_abi.oar_store_opts, secret=text(secret))
+        check(lib.oar_store_serve_with(text(address), byref(opts),
+                                       byref(self._handle)))
         self.address = lib.oar_store_server_address(self._handle).decode()
 
     def close(self):

@@ -22,6 +22,7 @@ from ._lib import lib
 from .group import create as _create_group
 from .store import Store, StoreServer
 
+_SOURCES = ["_torch.cc", "_torch_memory.cc"]
 _servers = []
 
 
@@ -51,14 +52,15 @@ def _module(path, name):
 def _build():
     """Returns the extension; compiles it if that was not done for this source,
     this PyTorch and this library."""
-    source = os.path.join(os.path.dirname(os.path.abspath(__file__)),
-                          "_torch.cc")
+    here = os.path.dirname(os.path.abspath(__file__))
     include = _headers()
-    with open(source, "rb") as file:
-        key = hashlib.sha256(file.read() + repr(
-            (torch.__version__, sys.version, lib.path)).encode()).hexdigest()
+    key = hashlib.sha256(repr((torch.__version__, sys.version,
+                               lib.path)).encode())
+    for name in _SOURCES + ["_torch_memory.h"]:
+        with open(os.path.join(here, name), "rb") as file:
+            key.update(file.read())
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = os.path.join(cache, "oarsong", "torch-" + key[:16])
+    folder = os.path.join(cache, "oarsong", "torch-" + key.hexdigest()[:16])
     name = "oarsong_torch"
     built = os.path.join(folder, "built")
     if not os.path.exists(built):
@@ -68,7 +70,8 @@ def _build():
         os.makedirs(folder, exist_ok=True)
         place = os.path.dirname(lib.path)
         cpp_extension.load(
-            name=name, sources=[source], extra_include_paths=include,
+            name=name, sources=[os.path.join(here, s) for s in _SOURCES],
+            extra_include_paths=include,
             extra_cflags=["-O2", "-g0"], build_directory=folder,
             extra_ldflags=["-L" + place, "-l:" + os.path.basename(lib.path),
                            "-Wl,-rpath," + place], is_python_module=False)
@@ -99,33 +102,79 @@ def _address(hosts):
 
 
 def _meet(store, rank, size):
-    """Returns a store of ours that rank 0 serves, found through PyTorch's."""
+    """Returns a store of ours that rank 0 serves, found through PyTorch's,
+    and its secret: a fresh one, or None where the job has one."""
     store.set(f"oarsong/host/{rank}", _host())
     if rank == 0:
         hosts = [store.get(f"oarsong/host/{r}").decode() for r in range(size)]
-        secret = os.environ.get("OARSONG_SECRET") or secrets.token_hex(32)
-        os.environ["OARSONG_SECRET"] = secret
-        server = StoreServer(_address(hosts) + ":0")
+        known = any(name in os.environ for name in
+                    ("OARSONG_SECRET", "OARSONG_SECRET_FILE"))
+        secret = None if known else secrets.token_hex(32)
+        server = StoreServer(_address(hosts) + ":0", secret)
         _servers.append(server)
-        store.set("oarsong/meet", f"{server.address} {secret}")
+        store.set("oarsong/meet", f"{server.address} {secret or 'known'}")
     address, secret = store.get("oarsong/meet").decode().split()
-    os.environ.setdefault("OARSONG_SECRET", secret)
-    return Store.tcp(address)
+    secret = None if secret == "known" else secret
+    return Store.tcp(address, secret=secret), secret
 
 
-def _create(store, rank, size, timeout):
-    meeting = _meet(store, rank, size) if size > 1 else None
-    group = _create_group(meeting, rank, size,
-                          timeout=timeout.total_seconds())
+def _world():
+    """Returns the group of all ranks if it is one of ours and whole."""
+    if not dist.is_initialized():
+        return None
+    world = dist.distributed_c10d._get_default_group()
+    if hasattr(world, "_get_backend"):
+        try:
+            world = world._get_backend(torch.device("cpu"))
+        except RuntimeError:  # it has none for the CPU
+            return None
+    return (world if isinstance(world, _extension.Group) and
+            not world.failed() else None)
+
+
+def _create(options, _):
+    """Makes a group: some of the ranks of the world, or one that meets through
+    PyTorch's store."""
+    rank, size = options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group)
+    milliseconds = int(options.timeout.total_seconds() * 1000)
+    world = _world() if ranks else None
+    if world is not None and ranks == sorted(set(ranks)):
+        return _extension.Group(world.subset(ranks), rank, size, milliseconds)
+    meeting, secret = (_meet(options.store, rank, size) if size > 1 else
+                       (None, None))
+    fields = {}
+    if torch.cuda.is_available() and "OARSONG_BACKEND" not in os.environ:
+        fields["backend"] = "hybrid"
+    group = _create_group(meeting, rank, size, secret=secret,
+                          timeout=milliseconds / 1000, **fields)
     handle = group._handle.value
     group._handle = None  # the extension destroys it
-    return _extension.Group(handle, rank, size)
+    return _extension.Group(handle, rank, size, milliseconds)
 
 
 if int(torch.__version__.split(".", 1)[0]) >= 2:
-    dist.Backend.register_backend("oarsong", _create, devices=["cpu", "cuda"])
+    dist.Backend.register_backend("oarsong", _create, extended_api=True,
+                                  devices=["cpu", "cuda"])
 else:
-    dist.Backend.register_backend("oarsong", _create)
+    dist.Backend.register_backend("oarsong", _create, extended_api=True)
+
+
+def share_memory(least=64 << 10):
+    """Puts CPU tensors of at least `least` bytes in memory that the ranks of
+    this host share, from now on, so that collectives on them need no copy.
+    Tensors that are there already stay where they are: call it first. 0: no
+    longer. A child made by fork has copies of them; call it again there if the
+    child is a rank itself."""
+    if least != 0 and least < 4096:
+        raise ValueError(f"tensors of {least} bytes: at least 4096")
+    _extension.share_memory(least)
+
+
+def memory_stats():
+    """Returns what share_memory has done here: allocations (how often the
+    library was asked for memory), used_bytes and kept_bytes."""
+    return _extension.memory_stats()
 
 
 def monitored_barrier(group=None, timeout=None):

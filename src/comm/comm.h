@@ -242,6 +242,7 @@ struct oar_group {
     oar_group_opts settings;   /* every default filled in, rank 0's where all
                                   must agree; without name and backend */
     char *algorithm;           /* what settings point to; NULL: none */
+    char *secret;              /* likewise */
     uint64_t splits;           /* calls of oar_group_split so far */
     oari_subset *subsets;
     int *in_world; /* by rank: the rank in the first group; NULL: this is the

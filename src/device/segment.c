@@ -43,12 +43,63 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static segment segments[MAX_SEGMENTS];
 static atomic_uint segment_total;
 static int empty_fd = -1; /* one page, in place of each spent segment */
+static atomic_int copied; /* children made by fork have a copy */
 
-/* ---- fork: a child starts without segments ------------------------------- */
+static size_t page_size(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* ---- fork: a child starts without segments -------------------------------
+ * If it is to have a copy, it maps what was allocated privately, at the same
+ * place: a page is copied when the child writes to it. Dead pages are private
+ * already. */
+
+void oar_shared_copy_on_fork(int on)
+{
+    atomic_store(&copied, on);
+}
+
+typedef void (*run_fn)(segment *s, size_t first, size_t end);
+
+/* Calls fn for each run of pages in one state, in every segment. */
+static void each_run(enum page_state state, run_fn fn)
+{
+    unsigned total = atomic_load(&segment_total);
+
+    for (unsigned i = 0; i < total; i++) {
+        segment *s = &segments[i];
+        size_t pages = s->spent ? 0 : s->bytes / page_size(), end;
+
+        for (size_t at = 0; at < pages; at = end) {
+            for (end = at + 1; end < pages && s->state[end] == s->state[at];)
+                end++;
+            if (s->state[at] == state)
+                fn(s, at, end);
+        }
+    }
+}
+
+static void inherit_run(segment *s, size_t first, size_t end)
+{
+    size_t page = page_size();
+
+    madvise(s->base + first * page, (end - first) * page, MADV_DOFORK);
+}
+
+static void copy_run(segment *s, size_t first, size_t end)
+{
+    size_t page = page_size();
+
+    mmap(s->base + first * page, (end - first) * page, PROT_READ | PROT_WRITE,
+         MAP_PRIVATE | MAP_FIXED_NOREPLACE, s->fd, (off_t)(first * page));
+}
 
 static void lock_before_fork(void)
 {
     pthread_mutex_lock(&lock);
+    if (atomic_load(&copied))
+        each_run(DEAD, inherit_run);
 }
 
 static void unlock_in_parent(void)
@@ -60,6 +111,8 @@ static void drop_segments_in_child(void)
 {
     unsigned total = atomic_load(&segment_total);
 
+    if (atomic_load(&copied))
+        each_run(USED, copy_run);
     for (unsigned i = 0; i < total; i++)
         if (!segments[i].spent)
             close(segments[i].fd);
@@ -73,11 +126,6 @@ static void drop_segments_in_child(void)
 static void install_fork_handlers(void)
 {
     pthread_atfork(lock_before_fork, unlock_in_parent, drop_segments_in_child);
-}
-
-static size_t page_size(void)
-{
-    return (size_t)sysconf(_SC_PAGESIZE);
 }
 
 /* ---- one memfd ----------------------------------------------------------- */

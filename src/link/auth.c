@@ -9,11 +9,11 @@
 
 #include "base/status.h"
 
-oar_status oari_entry_secret(oari_secret *secret)
+oar_status oari_entry_secret(const char *given, oari_secret *secret)
 {
     oari_protection near;
 
-    OARI_TRY(oari_secret_find(secret));
+    OARI_TRY(oari_secret_given(given, secret));
     OARI_TRY(oari_protection_for(secret, 1, &near));
     if (near != OARI_PROTECTION_PLAIN)
         return OAR_OK;

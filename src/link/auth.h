@@ -6,9 +6,10 @@
 
 #include "net/secret.h"
 
-/* Gives the job's secret. known = 0: there is none, or OARSONG_WIRE=plain says
- * that it is not used. */
-oar_status oari_entry_secret(oari_secret *secret);
+/* Gives the group's secret: the one given as hex digits, or the job's if that
+ * is NULL. known = 0: there is none, or OARSONG_WIRE=plain says that it is not
+ * used. */
+oar_status oari_entry_secret(const char *given, oari_secret *secret);
 
 /* What a rank publishes in the store. */
 typedef struct oari_signed_entry {

@@ -37,6 +37,7 @@ typedef struct oari_open {
                         made of survivors */
     unsigned char *missing; /* by rank: set for ranks that this rank waited for
                                when it gave up (open_failure.h), or NULL */
+    const char *secret;     /* of the group, in hex digits; NULL: the job's */
     struct oari_shm *shm;   /* an engine for GPUs: of this host; NULL: none */
     oar_group *group;       /* and its group; NULL: none */
 } oari_open;

@@ -346,6 +346,12 @@ oar_status oari_secret_find(oari_secret *secret)
     return OAR_OK;
 }
 
+oar_status oari_secret_given(const char *text, oari_secret *secret)
+{
+    return text != NULL ? oari_secret_parse("the secret", text, secret)
+                        : oari_secret_find(secret);
+}
+
 /* ---- how a connection is protected --------------------------------------- */
 
 typedef enum wanted { AUTO, PLAIN, AUTH, TLS, WANTED } wanted;

@@ -32,6 +32,10 @@ oar_status oari_secret_make(oari_secret *secret);
  * else the adopted one, else none: known = 0. */
 oar_status oari_secret_find(oari_secret *secret);
 
+/* Gives the secret that a call has brought as hex digits, or that of this
+ * process if text is NULL. */
+oar_status oari_secret_given(const char *text, oari_secret *secret);
+
 /* Makes a secret that came another way this process's secret, unless its
  * environment has one. */
 void oari_secret_adopt(const oari_secret *secret);

@@ -294,6 +294,13 @@ oar_status oari_store_serve(const char *address,
 
 oar_status oar_store_serve(const char *address, oar_store_server **server)
 {
+    return oar_store_serve_with(address, NULL, server);
+}
+
+oar_status oar_store_serve_with(const char *address, const oar_store_opts *opts,
+                                oar_store_server **server)
+{
+    oar_store_opts o;
     oari_secret secret;
     oar_status status;
 
@@ -301,7 +308,8 @@ oar_status oar_store_serve(const char *address, oar_store_server **server)
         return oari_fail(OAR_E_ARG, "store_serve without %s",
                          address == NULL ? "an address"
                                          : "a place for the server");
-    OARI_TRY(oari_secret_find(&secret));
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    OARI_TRY(oari_secret_given(o.secret, &secret));
     status =
         oari_store_serve(address, &oari_store_default_limits, &secret, server);
     oari_secret_forget(&secret);

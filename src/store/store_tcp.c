@@ -294,8 +294,8 @@ oar_status oari_store_connect(const char *address, int64_t timeout_ms,
     return oari_store_wrap(&tcp_ops, s, store);
 }
 
-oar_status oar_store_create_tcp(const char *address, int64_t timeout_ms,
-                                oar_store **store)
+static oar_status reach_store(const char *address, int64_t timeout_ms,
+                              const char *given, oar_store **store)
 {
     oari_secret secret;
     oar_status status;
@@ -304,8 +304,26 @@ oar_status oar_store_create_tcp(const char *address, int64_t timeout_ms,
         return oari_fail(OAR_E_ARG, "store_create_tcp without %s",
                          address == NULL ? "an address"
                                          : "a place for the store");
-    OARI_TRY(oari_secret_find(&secret));
+    OARI_TRY(oari_secret_given(given, &secret));
     status = oari_store_connect(address, timeout_ms, &secret, store);
     oari_secret_forget(&secret);
     return status;
+}
+
+oar_status oar_store_create_tcp(const char *address, int64_t timeout_ms,
+                                oar_store **store)
+{
+    return reach_store(address, timeout_ms, NULL, store);
+}
+
+oar_status oar_store_create_tcp_with(const char *address,
+                                     const oar_store_opts *opts,
+                                     oar_store **store)
+{
+    enum { DEFAULT_MS = 60000 };
+    oar_store_opts o;
+
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    return reach_store(address, o.timeout_ms != 0 ? o.timeout_ms : DEFAULT_MS,
+                       o.secret, store);
 }

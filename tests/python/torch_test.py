@@ -79,6 +79,13 @@ class Results(unittest.TestCase):
         self.compare(3)
 
 
+class Memory(unittest.TestCase):
+    def test_tensors_in_shared_memory(self):
+        done = run(2, program("torch_memory.py"))
+        self.assertEqual(done.stdout.count("memory is shared"), 2,
+                         done.stdout + done.stderr)
+
+
 class Failures(unittest.TestCase):
     def test_a_mismatch_names_both_lines(self):
         done = run(2, program("torch_faults.py"), "mismatch")

@@ -284,6 +284,49 @@ static void groups_of_other_names_live_side_by_side(void **state)
     run_on("shm", 3, use_two_groups, NULL);
 }
 
+static oar_status join_with_secret(oar_group *world, oar_store *store,
+                                   const char *name, int number, oar_group **g)
+{
+    char secret[65];
+    oar_group_opts o =
+        OPTIONS(.backend = oar_group_backend(world), .name = name,
+                .timeout_ms = PATIENCE_MS, .secret = secret);
+
+    snprintf(secret, sizeof secret, "%064d", number);
+    return oar_group_create(store, oar_group_rank(world), oar_group_size(world),
+                            &o, g);
+}
+
+static oar_status use_a_secret(oar_group *world, void *arg)
+{
+    oar_group_opts wrong = OPTIONS(.secret = "0123");
+    oar_group *g = NULL, *same = NULL, *refused = NULL;
+    oar_store *store;
+
+    CHECK(fails_with(oar_group_create(NULL, 0, 1, &wrong, &g), OAR_E_ARG,
+                     "64 hex digits"));
+    CHECK_OK(open_store(&store));
+    CHECK_OK(join_with_secret(world, store, "secret", 5, &g));
+    CHECK_OK(oar_group_dup(g, &same));
+    CHECK_OK(sum_is(g, 1, 3));
+    CHECK_OK(sum_is(same, 2, 6));
+    oar_group_destroy(same);
+    oar_group_destroy(g);
+    CHECK(join_with_secret(world, store, "other", oar_group_rank(world) == 2,
+                           &refused) != OAR_OK);
+    if (oar_group_rank(world) == 2)
+        CHECK(strstr(oar_last_error_text(), "secret") != NULL);
+    CHECK(refused == NULL);
+    oar_store_destroy(store);
+    return sum_is(world, 1, 3);
+}
+
+static void a_group_has_the_secret_that_it_is_given(void **state)
+{
+    run_on("shm", 3, use_a_secret, NULL);
+    run_on("tcp", 3, use_a_secret, NULL);
+}
+
 static oar_status use_a_name_again(oar_group *world, void *arg)
 {
     oar_store *store;
@@ -1208,6 +1251,7 @@ int main(void)
         cmocka_unit_test(nothing_is_known_of_no_group),
         cmocka_unit_test(a_group_is_called_world_unless_it_has_a_name),
         cmocka_unit_test(groups_of_other_names_live_side_by_side),
+        cmocka_unit_test(a_group_has_the_secret_that_it_is_given),
         cmocka_unit_test(a_name_can_be_used_again_after_destroy),
         cmocka_unit_test(a_rank_that_does_not_join_is_named),
         cmocka_unit_test(ranks_that_differ_about_the_size_get_an_error),

@@ -486,6 +486,34 @@ static void a_child_that_touches_shared_memory_faults(void **state)
     oar_shared_free(block);
 }
 
+static oar_status change_it(void *arg)
+{
+    unsigned char *inherited = arg;
+
+    CHECK(all_are(inherited, 3 * page, 5));
+    memset(inherited + page, 9, page);
+    CHECK(all_are(inherited, page, 5) && inherited[page] == 9);
+    CHECK(!oar_shared_reachable(inherited, 1));
+    oar_shared_free(inherited); /* nothing to us */
+    return OAR_OK;
+}
+
+static void what_a_child_writes_to_its_copy_stays_with_it(void **state)
+{
+    unsigned char *block = take(3 * page);
+
+    memset(block, 5, 3 * page);
+    oar_shared_copy_on_fork(1);
+    in_child(change_it, block);
+    assert_true(all_are(block, 3 * page, 5));
+    assert_int_equal(oari_segment_detach(block, page), OAR_OK);
+    in_child(change_it, block); /* its first page is private */
+    assert_true(all_are(block, 3 * page, 5));
+    oar_shared_copy_on_fork(0);
+    in_child(touch_it, block + page);
+    oar_shared_free(block);
+}
+
 /* ---- several threads ----------------------------------------------------- */
 
 enum { THREADS = 3, TURNS = 300 };
@@ -684,6 +712,7 @@ int main(void)
         cmocka_unit_test(detaching_what_is_private_does_nothing),
         cmocka_unit_test(a_child_has_no_segments_and_makes_its_own),
         cmocka_unit_test(a_child_that_touches_shared_memory_faults),
+        cmocka_unit_test(what_a_child_writes_to_its_copy_stays_with_it),
         cmocka_unit_test(without_memory_nothing_is_left_behind),
         cmocka_unit_test(a_segment_that_was_given_up_keeps_no_descriptor),
     };

@@ -770,6 +770,38 @@ static void a_server_that_is_no_store_is_recognised(void **state)
     oari_fork_close(listener);
 }
 
+/* ---- a secret that is given ---------------------------------------------- */
+
+static void a_store_with_a_secret_wants_that_secret(void **state)
+{
+    char secret[65], other[65];
+    oar_store_opts with = { .size = sizeof with, .secret = secret };
+    oar_store_opts another = { .size = sizeof another, .secret = other };
+    oar_store_opts short_one = { .size = sizeof short_one, .secret = "ab" };
+    oar_store_server *server;
+    oar_store *store = NULL;
+    const char *address;
+
+    snprintf(secret, sizeof secret, "%064d", 7);
+    snprintf(other, sizeof other, "%064d", 8);
+    assert_int_equal(oar_store_serve_with("127.0.0.1:0", &with, &server),
+                     OAR_OK);
+    address = oar_store_server_address(server);
+    assert_fails_with(oar_store_create_tcp_with(address, &another, &store),
+                      OAR_E_AUTH, "secret");
+    assert_fails_with(oar_store_create_tcp_with(address, NULL, &store),
+                      OAR_E_AUTH, "secret");
+    assert_fails_with(oar_store_create_tcp_with(address, &short_one, &store),
+                      OAR_E_ARG, "64 hex digits");
+    assert_null(store);
+    assert_int_equal(oar_store_create_tcp_with(address, &with, &store), OAR_OK);
+    assert_int_equal(oar_store_set(store, "a", "1", 1), OAR_OK);
+    oar_store_destroy(store);
+    oar_store_server_destroy(server);
+    assert_fails_with(oar_store_serve_with("127.0.0.1:0", &short_one, &server),
+                      OAR_E_ARG, "64 hex digits");
+}
+
 /* ---- bounds -------------------------------------------------------------- */
 
 static void a_full_store_says_so(void **state)
@@ -1159,6 +1191,7 @@ int main(void)
         cmocka_unit_test(threads_that_wait_do_not_hold_up_others),
         cmocka_unit_test(a_child_makes_its_own_store),
         cmocka_unit_test(a_connection_that_a_child_holds_is_over_all_the_same),
+        cmocka_unit_test(a_store_with_a_secret_wants_that_secret),
         cmocka_unit_test(without_memory_a_client_fails_whole),
         cmocka_unit_test(without_memory_a_server_goes_on),
     };

@@ -3,6 +3,8 @@
  * breaks is in group_fault.c. */
 #include "comm/group/group.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/env.h"
@@ -124,6 +126,7 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
                        .spin_us = o->spin_us,
                        .recorder = g->recorder,
                        .world = world,
+                       .secret = o->secret,
                        .rendezvous_ms = rendezvous_ms,
                        .missing = g->missing };
 
@@ -264,6 +267,9 @@ static oar_status build_group(oar_group *g, const oari_choice *choice,
         owner.job_ranks = 0;
     OARI_TRY(oari_recorder_make(&owner, &g->recorder));
     OARI_TRY(oari_settings_own(o->algorithm, o, &g->algorithm));
+    if (o->secret != NULL && (g->secret = oari_strdup(o->secret)) == NULL)
+        return OAR_E_NOMEM;
+    o->secret = g->secret;
     if (env->store != NULL && env->ranks > 1)
         OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, g->ranks,
                                      rendezvous_ms, o, &g->algorithm,
@@ -413,5 +419,8 @@ void oar_group_destroy(oar_group *group)
     oari_free(group->name);
     oari_free(group->backend_name);
     oari_free(group->algorithm);
+    if (group->secret != NULL)
+        explicit_bzero(group->secret, strlen(group->secret));
+    oari_free(group->secret);
     oari_free(group);
 }

@@ -77,6 +77,7 @@ oar_status oar_group_create_tcp(const char *address, int rank, int size,
     if (size == 1)
         return oar_group_create(NULL, 0, 1, opts, group);
     OARI_TRY(oari_group_settings(opts, &full));
+    bootstrap.secret = full.secret;
     status = oari_bootstrap_tcp(address, rank, full.name, full.timeout_ms,
                                 &bootstrap);
     if (status != OAR_OK)

@@ -16,6 +16,7 @@
 #include "comm/group/group.h"
 #include "comm/rendezvous/bootstrap.h"
 #include "link/rendezvous.h"
+#include "net/secret.h"
 
 enum { ALGORITHM_MAX = 250 };
 
@@ -76,6 +77,12 @@ oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
     if (o->name != NULL && strlen(o->name) > OARI_NAME_MAX)
         return oari_fail(OAR_E_ARG, "a group name of %zu bytes: at most %d",
                          strlen(o->name), OARI_NAME_MAX);
+    if (o->secret != NULL) {
+        oari_secret secret;
+
+        OARI_TRY(oari_secret_given(o->secret, &secret));
+        oari_secret_forget(&secret);
+    }
     if (o->algorithm == NULL)
         o->algorithm = oari_env_text("OARSONG_ALGO");
     if (o->algorithm != NULL && strlen(o->algorithm) > ALGORITHM_MAX)

@@ -53,6 +53,19 @@ static store_key make_key(const char *what, int64_t turn, const char *name)
 
 /* ---- at a TCP address ---------------------------------------------------- */
 
+static oar_status reach(const char *address, int64_t timeout_ms,
+                        oari_bootstrap *bootstrap)
+{
+    oari_secret secret;
+    oar_status status;
+
+    OARI_TRY(oari_secret_given(bootstrap->secret, &secret));
+    status =
+        oari_store_connect(address, timeout_ms, &secret, &bootstrap->store);
+    oari_secret_forget(&secret);
+    return status;
+}
+
 /* Connects to a store that is already served at the address: by a launcher, or
  * by an earlier group of this process. */
 static oar_status join_other(const char *address, int64_t timeout_ms,
@@ -60,8 +73,8 @@ static oar_status join_other(const char *address, int64_t timeout_ms,
 {
     oar_error why;
 
-    if (oar_store_create_tcp(address, limit_timeout(timeout_ms, PROBE_MS),
-                             &bootstrap->store) == OAR_OK)
+    if (reach(address, limit_timeout(timeout_ms, PROBE_MS), bootstrap) ==
+        OAR_OK)
         return OAR_OK;
     why = *oar_last_error();
     if (why.status == OAR_E_AUTH)
@@ -78,11 +91,13 @@ static oar_status join_other(const char *address, int64_t timeout_ms,
 static oar_status connect_to(const char *address, int rank, int64_t timeout_ms,
                              oari_bootstrap *bootstrap)
 {
+    oar_store_opts opts = { .size = sizeof opts, .secret = bootstrap->secret };
+
     if (rank != 0)
-        return oar_store_create_tcp(address, timeout_ms, &bootstrap->store);
-    if (oar_store_serve(address, &bootstrap->server) == OAR_OK)
-        return oar_store_create_tcp(oar_store_server_address(bootstrap->server),
-                                    timeout_ms, &bootstrap->store);
+        return reach(address, timeout_ms, bootstrap);
+    if (oar_store_serve_with(address, &opts, &bootstrap->server) == OAR_OK)
+        return reach(oar_store_server_address(bootstrap->server), timeout_ms,
+                     bootstrap);
     if (oar_last_error()->sys_errno != EADDRINUSE)
         return oar_last_error()->status;
     return join_other(address, timeout_ms, bootstrap);

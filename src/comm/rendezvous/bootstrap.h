@@ -10,6 +10,7 @@ typedef struct oari_bootstrap {
     oar_store *store;
     oar_store_server *server; /* rank 0's, where it serves the store itself */
     int counted; /* all wait for all to have met, rank 0 for all to have left */
+    const char *secret; /* of the store, in hex digits; NULL: the job's */
     oar_store *door; /* a folder that says where the store is, removed when all
                         have met. NULL: none */
 } oari_bootstrap;

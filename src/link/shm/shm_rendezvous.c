@@ -214,7 +214,7 @@ static oar_status make_wait_fd(shm_links *n)
 
 static oar_status join_ranks(shm_join *j)
 {
-    OARI_TRY(oari_entry_secret(&j->secret));
+    OARI_TRY(oari_entry_secret(j->with->secret, &j->secret));
     OARI_TRY(fill_entry(j, &j->mine));
     if (j->with->env.ranks > 1)
         OARI_TRY(publish_entry(j));

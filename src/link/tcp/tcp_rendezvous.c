@@ -239,7 +239,7 @@ static oar_status gather(tcp_join *j)
     const oar_backend_env *env = &j->setup->with->env;
     char key[OAR_STORE_KEY_MAX];
 
-    OARI_TRY(oari_entry_secret(&j->secret));
+    OARI_TRY(oari_entry_secret(j->setup->with->secret, &j->secret));
     OARI_TRY(oari_protection_for(&j->secret, 1, &j->near));
     OARI_TRY(fill_entry(j, &j->entry[m->rank]));
     entry_key(j, m->rank, key, sizeof key);
