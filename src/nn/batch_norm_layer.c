@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "autograd/ops/batch_norm.h"
 #include "autograd/replay.h"
 #include "base/status.h"
 #include "nn/build.h"
@@ -18,6 +19,16 @@ typedef struct batch_norm {
 
 enum { MEAN, VAR, BATCHES }; /* buffers */
 
+/* Counts a batch, on the cpu, and returns how much it moves the statistics. */
+static double count_batch(oar_tensor *counter, double momentum)
+{
+    int64_t *batches = oar_tensor_data(counter);
+
+    ++*batches;
+    oar_tensor_touch(counter);
+    return momentum < 0 ? 1 / (double)*batches : momentum;
+}
+
 static oar_tensor *batch_norm_forward(oar_tape *tape, oar_module *module,
                                       oar_tensor *x)
 {
@@ -25,6 +36,7 @@ static oar_tensor *batch_norm_forward(oar_tape *tape, oar_module *module,
     int training = oar_module_training(module) || !b->running;
     int moves = training && b->running && !oari_replaying(tape);
     int has = moves || !training, ndim = oar_tensor_shape(x).ndim;
+    oar_tensor *counter = NULL;
     double momentum = 0;
 
     if (ndim != b->dims + 2 && (b->dims != 1 || ndim != 2)) {
@@ -35,22 +47,28 @@ static oar_tensor *batch_norm_forward(oar_tape *tape, oar_module *module,
         return NULL;
     }
     if (moves) {
-        oar_tensor *counter = oar_module_buffer(module, BATCHES);
-        int64_t *batches;
-
+        counter = oar_module_buffer(module, BATCHES);
+        momentum = b->momentum;
         if (oari_check_writable("batch_norm into num_batches_tracked",
                                 counter) != OAR_OK)
             return NULL;
-        batches = oar_tensor_data(counter);
-        ++*batches;
-        oar_tensor_touch(counter);
-        momentum = b->momentum < 0 ? 1 / (double)*batches : b->momentum;
+        if (oari_device_of(counter).kind == OAR_CPU) {
+            momentum = count_batch(counter, momentum);
+            counter = NULL;
+        }
     }
-    return oar_batch_norm_merged(
-        tape, x, oar_module_param(module, 0), oar_module_param(module, 1),
-        has ? oar_module_buffer(module, MEAN) : NULL,
-        has ? oar_module_buffer(module, VAR) : NULL, training, momentum, b->eps,
-        b->merge.moments != NULL ? &b->merge : NULL);
+    return oari_batch_norm_apply(
+        tape, &(oari_batch_norm_given){
+                  .x = x,
+                  .weight = oar_module_param(module, 0),
+                  .bias = oar_module_param(module, 1),
+                  .mean = has ? oar_module_buffer(module, MEAN) : NULL,
+                  .var = has ? oar_module_buffer(module, VAR) : NULL,
+                  .batches = counter,
+                  .training = training,
+                  .momentum = momentum,
+                  .eps = b->eps,
+                  .merge = b->merge.moments != NULL ? &b->merge : NULL });
 }
 
 static void batch_norm_destroy(void *self)
@@ -84,7 +102,7 @@ oar_status oar_batch_norm_merge_by(oar_module *module,
                                    const oar_batch_norm_merge *merge,
                                    void (*drop)(void *arg))
 {
-    static const oar_batch_norm_merge none = { NULL, NULL, NULL };
+    static const oar_batch_norm_merge none = { .arg = NULL };
     batch_norm *b = batch_norm_of(module);
 
     if (b == NULL)

@@ -16,6 +16,7 @@
 #include "tensor/cpu/arith.h"
 #include "tensor/cpu/kernels.h"
 #include "tensor/cpu/nn/attention.h"
+#include "tensor/cpu/nn/conv.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
 typedef const oari_array *oari_in; /* an array in the list below */
@@ -75,6 +76,19 @@ typedef const oari_array *oari_in; /* an array in the list below */
     X(layer_norm_back, (const oari_norm_back *n))                              \
     X(sum_columns, (oari_pool * pool, oari_in to, int add, oari_in a))         \
     X(sum_channels, (oari_in to, int add, oari_in a))                          \
+    X(conv_forward, (const oari_conv *c, int add, oari_in bias))               \
+    X(conv_back_input, (const oari_conv *c, int add))                          \
+    X(conv_back_weight, (const oari_conv *c, int add))                         \
+    X(conv_transpose, (const oari_conv *c, oari_in bias))                      \
+    X(max_pool, (oari_in to, oari_in pick, oari_in x, const oari_window *w))   \
+    X(max_pool_back,                                                           \
+      (oari_in to, int add, oari_in grad, oari_in pick, const oari_window *w)) \
+    X(avg_pool, (oari_in to, oari_in x, const oari_window *w))                 \
+    X(avg_pool_back,                                                           \
+      (oari_in to, int add, oari_in grad, const oari_window *w))               \
+    X(adaptive_avg_pool, (oari_in to, oari_in x, const oari_window *w))        \
+    X(adaptive_avg_pool_back,                                                  \
+      (oari_in to, int add, oari_in grad, const oari_window *w))               \
     X(pick_rows, (oari_in to, oari_in table, oari_in index))                   \
     X(add_rows,                                                                \
       (oari_in to, int add, oari_in grad, oari_in index, int64_t skip))        \

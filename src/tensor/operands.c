@@ -5,14 +5,12 @@
 /* Gives an operand scratch memory of this dtype and shape. On failure it has no
  * data, and the status of the operands is set. */
 static void take_scratch(oari_operands *operands, oari_operand *s,
-                         oar_dtype dtype, oar_shape shape)
+                         oar_device device, oar_dtype dtype, oar_shape shape)
 {
-    s->plain =
-        (oari_array){ NULL, dtype, oari_layout_rows(shape), operands->device };
+    s->plain = (oari_array){ NULL, dtype, oari_layout_rows(shape), device };
     if (operands->status != OAR_OK)
         return;
-    s->scratch =
-        oari_tensor_make_on(operands->pool, operands->device, dtype, shape);
+    s->scratch = oari_tensor_make_on(operands->pool, device, dtype, shape);
     if (s->scratch == NULL)
         operands->status = OAR_E_NOMEM;
     else
@@ -26,9 +24,8 @@ static oari_operand *add_operand(oari_operands *operands, const oari_array *a,
     oari_operand *s = &operands->operand[operands->count++];
 
     *s = (oari_operand){ .plain = *a };
-    operands->device = a->device;
     if (a->dtype != dtype || !oari_layout_is_rows(&a->at))
-        take_scratch(operands, s, dtype, a->at.shape);
+        take_scratch(operands, s, a->device, dtype, a->at.shape);
     return s;
 }
 
@@ -83,13 +80,13 @@ const oari_array *oari_operands_out_as(oari_operands *operands,
     return &s->plain;
 }
 
-void *oari_operands_scratch(oari_operands *operands, oar_dtype dtype,
-                            int64_t count)
+void *oari_operands_scratch(oari_operands *operands, oar_device device,
+                            oar_dtype dtype, int64_t count)
 {
     oari_operand *s = &operands->operand[operands->count++];
 
     *s = (oari_operand){ .to = NULL };
-    take_scratch(operands, s, dtype, OAR_SHAPE(count));
+    take_scratch(operands, s, device, dtype, OAR_SHAPE(count));
     return s->plain.data;
 }
 

@@ -30,7 +30,6 @@ typedef struct oari_operand {
 typedef struct oari_operands {
     oari_pool *pool;
     oar_status status; /* of everything so far */
-    oar_device device; /* of the operands, and of scratch memory */
     int count;
     oari_operand operand[OARI_OPERANDS_MAX];
 } oari_operands;
@@ -57,9 +56,10 @@ const oari_array *oari_operands_out_as(oari_operands *operands,
                                        const oari_array *to, oar_dtype dtype,
                                        int add);
 
-/* Returns scratch memory for `count` numbers of this dtype; NULL on failure. */
-void *oari_operands_scratch(oari_operands *operands, oar_dtype dtype,
-                            int64_t count);
+/* Returns scratch memory on a device for `count` numbers of this dtype; NULL on
+ * failure. */
+void *oari_operands_scratch(oari_operands *operands, oar_device device,
+                            oar_dtype dtype, int64_t count);
 
 /* Writes the results back if nothing has failed, frees the scratch memory and
  * returns the status. */

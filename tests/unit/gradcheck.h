@@ -174,6 +174,13 @@ static inline void gradcheck_all(const gradcheck *c, size_t count, int passes,
         gradcheck_run(&c[i], passes, only);
 }
 
+/* A tensor on the device of another one. */
+static inline oar_tensor *beside(oar_tape *tape, oar_tensor *made,
+                                 const oar_tensor *other)
+{
+    return oar_to(tape, made, oar_tensor_device(other));
+}
+
 /* The targets of rows of logits. */
 static inline oar_tensor *gradcheck_targets(oar_tape *tape,
                                             const oar_tensor *logits)
@@ -183,7 +190,9 @@ static inline oar_tensor *gradcheck_targets(oar_tape *tape,
 
     for (int64_t i = 0; i < s.dim[0]; i++)
         number[i] = i * 5 % s.dim[1];
-    return oar_from_data(tape, OAR_I64, OAR_SHAPE(s.dim[0]), number);
+    return beside(tape,
+                  oar_from_data(tape, OAR_I64, OAR_SHAPE(s.dim[0]), number),
+                  logits);
 }
 
 #endif

@@ -66,12 +66,16 @@ NN_CASE(embedding, oar_embedding(tape, in[0], in[1]))
 NN_CASE(rotary, oar_rotary(tape, in[0], 3, 100))
 NN_CASE(attention, oar_attention(tape, in[0], in[1], in[2], NULL))
 
-NN_CASE(batch_norm_eval, oar_batch_norm(tape, in[0], in[1], in[2],
-                                        oar_full(tape, oar_tensor_dtype(in[0]),
-                                                 OAR_SHAPE(4), 0.25),
-                                        oar_full(tape, oar_tensor_dtype(in[0]),
-                                                 OAR_SHAPE(4), 1.5),
-                                        0, 0.1, 1e-3))
+static oar_tensor *nn_running(oar_tape *tape, const oar_tensor *x, double value)
+{
+    oar_tensor *made = oar_full(tape, oar_tensor_dtype(x), OAR_SHAPE(4), value);
+
+    return oar_to(tape, made, oar_tensor_device(x));
+}
+
+NN_CASE(batch_norm_eval,
+        oar_batch_norm(tape, in[0], in[1], in[2], nn_running(tape, in[0], 0.25),
+                       nn_running(tape, in[0], 1.5), 0, 0.1, 1e-3))
 NN_CASE(conv2d_alone, oar_conv2d(tape, in[0], in[1], NULL, NULL))
 NN_CASE(conv2d_groups, oar_conv2d(tape, in[0], in[1], in[2],
                                   OAR_OPTS(oar_conv2d_opts, .groups = 2)))

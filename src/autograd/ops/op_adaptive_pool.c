@@ -28,7 +28,7 @@ static oar_status pool_back(oari_node *node, int i, const oari_array *to,
     const oari_array *y = oari_operands_out(&operands, to, add);
 
     if (operands.status == OAR_OK)
-        oari_adaptive_avg_pool_back(y, add, g, &w);
+        operands.status = OARI_KERNEL(y, adaptive_avg_pool_back, y, add, g, &w);
     return oari_operands_finish(&operands);
 }
 
@@ -42,7 +42,6 @@ static oar_status check_pool(oar_tape *tape, const oari_op_class *op,
                              oar_tensor *x, int dims, const int *size)
 {
     OARI_TRY(oari_check_inputs(op->name, tape, 1, &x));
-    OARI_TRY(oari_check_on_cpu(op->name, x));
     OARI_TRY(oari_check_float(op->name, x));
     if (x->at.shape.ndim != 2 + dims)
         return oari_fail(OAR_E_SHAPE, "%s of %s: it is %s", op->name,
@@ -77,7 +76,7 @@ static oar_tensor *adaptive_avg_pool(oar_tape *tape, const oari_op_class *op,
     shape = x->at.shape;
     for (int i = 0; i < dims; i++)
         shape.dim[2 + i] = size[i];
-    out = oari_tensor_make(pool, x->dtype, shape);
+    out = oari_tensor_make_on(pool, oari_device_of(x), x->dtype, shape);
     if (out == NULL)
         return NULL;
     w = window_of(x->at.shape, out->at.shape);
@@ -85,7 +84,7 @@ static oar_tensor *adaptive_avg_pool(oar_tape *tape, const oari_op_class *op,
     a = oari_operands_tensor(&operands, x);
     y = oari_operands_out(&operands, &to, 0);
     if (operands.status == OAR_OK)
-        oari_adaptive_avg_pool(y, a, &w);
+        operands.status = OARI_KERNEL(y, adaptive_avg_pool, y, a, &w);
     if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;

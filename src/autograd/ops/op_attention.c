@@ -126,14 +126,14 @@ static oari_attention set_up(oari_operands *operands, const parts *p,
 static void take_scratch(oari_operands *operands, oari_attention *a)
 {
     a->scratch =
-        oari_operands_scratch(operands, oari_work_dtype(a->dtype),
+        oari_operands_scratch(operands, a->device, oari_work_dtype(a->dtype),
                               oari_kernels_on(a->device)->attend_scratch(a));
 }
 
 static oar_status attend(oari_pool *pool, const parts *p,
                          const oari_extra *extra)
 {
-    oari_operands operands = { .pool = pool, .device = p->q.device };
+    oari_operands operands = { .pool = pool };
     oari_attention a = set_up(&operands, p, extra);
 
     a.out = place_out(&operands, a.dtype, &p->out, 0);
@@ -146,7 +146,7 @@ static oar_status attend(oari_pool *pool, const parts *p,
 static oar_status attend_back(oari_pool *pool, const parts *p,
                               const oari_extra *extra)
 {
-    oari_operands operands = { .pool = pool, .device = p->q.device };
+    oari_operands operands = { .pool = pool };
     oari_attention a = set_up(&operands, p, extra);
 
     a.out = place_input(&operands, &p->out);

@@ -3,16 +3,57 @@
  * by running ones. */
 #include <math.h>
 
+#include <oarsong/device.h>
 #include <oarsong/ops.h>
 
+#include "autograd/ops/batch_norm.h"
 #include "autograd/record.h"
 #include "autograd/fused_backward.h"
 #include "base/status.h"
 #include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
+#include "tensor/cuda/channel_norm.h"
 
-enum { X, WEIGHT, BIAS };    /* inputs, and what is saved of them */
-enum { MEAN = 2, RSTD = 3 }; /* saved too, f64 [channels] */
+enum { X, WEIGHT, BIAS }; /* inputs, and what is saved of them */
+enum {
+    MEAN = 2,
+    RSTD = 3,
+    STATS = 4
+}; /* saved too, f64: [channels]; on a
+                                           GPU, in training, all of
+                                           channel_norm.h's */
+
+typedef oari_batch_norm_given given;
+
+/* On a GPU, sums that other ranks have added to. */
+static oar_status merge_sums(const oar_batch_norm_merge *merge,
+                             const oari_array *sums)
+{
+    oar_span span = { .data = oari_array_data(sums),
+                      .count = (size_t)oari_shape_count(sums->at.shape),
+                      .dtype = OAR_F64,
+                      .device = sums->device };
+
+    return merge->sums_on(merge->arg, span);
+}
+
+/* The sums and dx on a GPU. */
+static oar_status batch_norm_back_gpu(oari_node *node, oari_norm_back *n,
+                                      const oari_array *sums)
+{
+    const oar_batch_norm_merge *merge = node->extra.norm.merge;
+    oari_array stats;
+
+    OARI_TRY(oari_cuda_channel_sums(&node->tape->pool, n, 0, sums));
+    if (n->dx == NULL)
+        return OAR_OK;
+    if (node->extra.norm.fixed)
+        return oari_cuda_channel_norm_back(n, 0, NULL, NULL);
+    if (merge != NULL)
+        OARI_TRY(merge_sums(merge, sums));
+    stats = oari_array_of(node->saved[STATS]);
+    return oari_cuda_channel_norm_back(n, 0, sums, &stats);
+}
 
 /* Computes all gradients at once: that of x goes to dx, which may be NULL, the
  * others to node->fused_grad. */
@@ -37,7 +78,16 @@ static oar_status batch_norm_back_all(oari_node *node, const oari_array *dx,
     if (dx != NULL) /* the others do not depend on it */
         n.weight = oari_operands_tensor(&operands, node->saved[WEIGHT]);
     n.dx = oari_operands_out(&operands, dx, add);
-    n.sums = oari_operands_scratch(&operands, OAR_F64, 2 * channels.dim[0]);
+    n.sums = oari_operands_scratch(&operands, n.x->device, OAR_F64,
+                                   2 * channels.dim[0]);
+    if (operands.status == OAR_OK && n.x->device.kind == OAR_CUDA) {
+        oari_array sums = { n.sums, OAR_F64,
+                            oari_layout_rows(OAR_SHAPE(2 * channels.dim[0])),
+                            n.x->device };
+
+        operands.status = batch_norm_back_gpu(node, &n, &sums);
+        return oari_operands_finish(&operands);
+    }
     if (operands.status == OAR_OK)
         oari_batch_norm_sums(&n);
     /* dweight and dbias are of this batch; dx needs the sums over all of it */
@@ -48,21 +98,13 @@ static oar_status batch_norm_back_all(oari_node *node, const oari_array *dx,
     return oari_operands_finish(&operands);
 }
 
-enum { READS = 1u << X | 1u << MEAN | 1u << RSTD };
+enum { READS = 1u << X | 1u << MEAN | 1u << RSTD | 1u << STATS };
 
 static const oari_op_class batch_norm_op = {
     .name = "batch_norm",
     .fused_backward = batch_norm_back_all,
     .reads = { [X] = READS | 1u << WEIGHT, [WEIGHT] = READS, [BIAS] = READS },
 };
-
-/* What the caller gave. */
-typedef struct given {
-    oar_tensor *x, *weight, *bias, *mean, *var; /* the last two running ones */
-    int training;
-    double momentum, eps;
-    const oar_batch_norm_merge *merge; /* or NULL */
-} given;
 
 /* ---- checks -------------------------------------------------------------- */
 
@@ -86,14 +128,23 @@ static oar_status too_few(const oar_tensor *x)
                      oari_shape_text(x->at.shape).text);
 }
 
+/* Of x's dtype, or f32 beside halves. */
+static oar_status check_param(const oar_tensor *x, const oar_tensor *param)
+{
+    if (param == NULL ||
+        (param->dtype == OAR_F32 && oari_dtype_is_half(x->dtype)))
+        return OAR_OK;
+    return oari_check_same_dtype("batch_norm", x, param);
+}
+
 /* Checks dtypes, and that running statistics can be written. */
 static oar_status check_tensors(const given *g)
 {
     OARI_TRY(oari_check_float("batch_norm", g->x));
-    if (g->weight != NULL)
-        OARI_TRY(oari_check_same_dtype("batch_norm", g->x, g->weight));
-    if (g->bias != NULL)
-        OARI_TRY(oari_check_same_dtype("batch_norm", g->x, g->bias));
+    OARI_TRY(check_param(g->x, g->weight));
+    OARI_TRY(check_param(g->x, g->bias));
+    if (g->weight != NULL && g->bias != NULL)
+        OARI_TRY(oari_check_same_dtype("batch_norm", g->weight, g->bias));
     if (g->mean == NULL)
         return OAR_OK;
     OARI_TRY(oari_check_float("batch_norm", g->mean));
@@ -116,7 +167,13 @@ static oar_status check_batch_norm(oar_tape *tape, const given *g)
         if (i == 0 || all[i] != NULL)
             in[count++] = all[i];
     OARI_TRY(oari_check_inputs("batch_norm", tape, count, in));
-    OARI_TRY(oari_check_on_cpu("batch_norm", x));
+    if (g->merge != NULL && oari_device_of(x).kind != OAR_CPU &&
+        (g->merge->moments_on == NULL || g->merge->sums_on == NULL))
+        return oari_fail(OAR_E_DEVICE,
+                         "batch_norm of %s on %s: what merges its statistics "
+                         "has no functions for GPUs",
+                         oari_shape_text(x->at.shape).text,
+                         oar_device_text(oari_device_of(x)).text);
     if ((g->mean == NULL) != (g->var == NULL) ||
         (g->mean == NULL && !g->training))
         return oari_fail(OAR_E_ARG,
@@ -194,7 +251,8 @@ static oar_status normalise_batch(oari_pool *pool, const given *g,
     const oari_array *w = oari_operands_tensor(&operands, g->weight);
     const oari_array *b = oari_operands_tensor(&operands, g->bias);
     const oari_array *y = oari_operands_out(&operands, &to, 0);
-    double *scratch = oari_operands_scratch(&operands, OAR_F64, channels);
+    double *scratch =
+        oari_operands_scratch(&operands, to.device, OAR_F64, channels);
 
     if (operands.status != OAR_OK)
         return oari_operands_finish(&operands);
@@ -219,19 +277,80 @@ static oar_status normalise_batch(oari_pool *pool, const given *g,
     return oari_operands_finish(&operands);
 }
 
+/* ---- on a GPU ------------------------------------------------------------ */
+
+static const oari_array *array_or_null(const oar_tensor *t, oari_array *a)
+{
+    if (t == NULL)
+        return NULL;
+    *a = oari_array_of(t);
+    return a;
+}
+
+static oar_status find_stats(oari_pool *pool, const given *g,
+                             const oari_array *x, const oar_tensor *stats)
+{
+    oari_array to = oari_array_of(stats);
+    oar_span span = { .data = oari_array_data(&to),
+                      .count = (size_t)stats->count,
+                      .dtype = OAR_F64,
+                      .device = to.device };
+
+    OARI_TRY(oari_cuda_channel_moments(pool, &to, x, 0));
+    return g->merge != NULL ? g->merge->moments_on(g->merge->arg, span)
+                            : OAR_OK;
+}
+
+/* stats: NULL outside of training. */
+static oar_status normalise_on_gpu(oari_pool *pool, const given *g,
+                                   const oar_tensor *out,
+                                   const oar_tensor *mean,
+                                   const oar_tensor *rstd,
+                                   const oar_tensor *stats)
+{
+    oari_array to = oari_array_of(out), m = oari_array_of(mean);
+    oari_array r = oari_array_of(rstd), s, old_mean, old_var, batches;
+    oari_running running = { .momentum = g->momentum };
+    oari_operands operands = { .pool = pool };
+    const oari_array *x = oari_operands_tensor(&operands, g->x);
+    const oari_array *w = oari_operands_tensor(&operands, g->weight);
+    const oari_array *b = oari_operands_tensor(&operands, g->bias);
+
+    running.mean = array_or_null(g->mean, &old_mean);
+    running.var = array_or_null(g->var, &old_var);
+    running.batches = array_or_null(g->batches, &batches);
+    if (operands.status == OAR_OK && stats != NULL)
+        operands.status = find_stats(pool, g, x, stats);
+    if (operands.status == OAR_OK)
+        operands.status = oari_cuda_channel_stats(
+            &m, &r, array_or_null(stats, &s), &running, g->eps);
+    if (operands.status == OAR_OK)
+        operands.status = oari_cuda_channel_norm(&to, x, &m, &r, 0, w, b);
+    if (operands.status == OAR_OK && stats != NULL && g->mean != NULL) {
+        g->mean->storage->version++;
+        g->var->storage->version++;
+    }
+    return oari_operands_finish(&operands);
+}
+
 /* ---- the call ------------------------------------------------------------ */
 
 static oar_tensor *run_batch_norm(oar_tape *tape, const given *g,
-                                  oar_tensor *mean, oar_tensor *rstd)
+                                  oar_tensor *mean, oar_tensor *rstd,
+                                  oar_tensor *stats)
 {
     oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *out = oari_tensor_make(pool, g->x->dtype, g->x->at.shape);
+    oar_device device = oari_device_of(g->x);
+    oar_tensor *out =
+        oari_tensor_make_on(pool, device, g->x->dtype, g->x->at.shape);
     double count = 0;
 
     if (out == NULL)
         return NULL;
-    if (normalise_batch(pool, g, out, oar_tensor_data(mean),
-                        oar_tensor_data(rstd), &count) != OAR_OK) {
+    if ((device.kind == OAR_CPU
+             ? normalise_batch(pool, g, out, oar_tensor_data(mean),
+                               oar_tensor_data(rstd), &count)
+             : normalise_on_gpu(pool, g, out, mean, rstd, stats)) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
@@ -240,7 +359,7 @@ static oar_tensor *run_batch_norm(oar_tape *tape, const given *g,
         &(oari_node_record){ .op = &batch_norm_op,
                              .inputs = 3,
                              .input = { g->x, g->weight, g->bias },
-                             .saved = { g->x, g->weight, mean, rstd },
+                             .saved = { g->x, g->weight, mean, rstd, stats },
                              .extra = { .norm = { .fixed = !g->training,
                                                   .merge = g->merge,
                                                   .count = count } } });
@@ -262,20 +381,39 @@ oar_tensor *oar_batch_norm_merged(oar_tape *tape, oar_tensor *x,
                                   double momentum, double eps,
                                   const oar_batch_norm_merge *merge)
 {
-    given g = { x,        weight,   bias, running_mean, running_var,
-                training, momentum, eps,  merge };
-    oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *mean, *rstd, *out = NULL;
-    oar_shape channels;
+    return oari_batch_norm_apply(tape, &(given){ .x = x,
+                                                 .weight = weight,
+                                                 .bias = bias,
+                                                 .mean = running_mean,
+                                                 .var = running_var,
+                                                 .training = training,
+                                                 .momentum = momentum,
+                                                 .eps = eps,
+                                                 .merge = merge });
+}
 
-    if (check_batch_norm(tape, &g) != OAR_OK)
+oar_tensor *oari_batch_norm_apply(oar_tape *tape, const given *g)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *mean, *rstd, *stats = NULL, *out = NULL;
+    oar_device device;
+    oar_shape channels;
+    int has_stats;
+
+    if (check_batch_norm(tape, g) != OAR_OK)
         return NULL;
-    channels = OAR_SHAPE(x->at.shape.dim[1]);
-    mean = oari_tensor_make(pool, OAR_F64, channels);
-    rstd = oari_tensor_make(pool, OAR_F64, channels);
-    if (mean != NULL && rstd != NULL)
-        out = run_batch_norm(tape, &g, mean, rstd);
+    device = oari_device_of(g->x);
+    channels = OAR_SHAPE(g->x->at.shape.dim[1]);
+    has_stats = device.kind == OAR_CUDA && g->training;
+    mean = oari_tensor_make_on(pool, device, OAR_F64, channels);
+    rstd = oari_tensor_make_on(pool, device, OAR_F64, channels);
+    if (has_stats)
+        stats = oari_tensor_make_on(pool, device, OAR_F64,
+                                    OAR_SHAPE(1 + 2 * channels.dim[0]));
+    if (mean != NULL && rstd != NULL && (stats != NULL || !has_stats))
+        out = run_batch_norm(tape, g, mean, rstd, stats);
     oari_tensor_drop(pool, mean);
     oari_tensor_drop(pool, rstd);
+    oari_tensor_drop(pool, stats);
     return out;
 }

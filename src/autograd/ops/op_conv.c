@@ -36,14 +36,12 @@ oari_extra oari_conv_extra(const oari_conv_operands *in, const int *stride,
     return e;
 }
 
-oari_conv oari_conv_of(const oari_extra *e, oar_dtype dtype, oar_shape x,
-                       int64_t out)
+oari_conv oari_conv_of(const oari_extra *e, oar_shape x, int64_t out)
 {
     oari_conv c = { .images = x.dim[0],
                     .in = x.dim[1],
                     .out = out,
-                    .groups = e->window.groups,
-                    .dtype = oari_work_dtype(dtype) };
+                    .groups = e->window.groups };
 
     x = oari_planes_shape(x);
     for (int i = 0; i < 2; i++) {
@@ -65,7 +63,7 @@ oar_status oari_conv_bias_back(oari_node *node, const oari_array *to, int add)
     const oari_array *y = oari_operands_out(&operands, to, add);
 
     if (operands.status == OAR_OK)
-        oari_sum_channels(y, add, g);
+        operands.status = OARI_KERNEL(y, sum_channels, y, add, g);
     return oari_operands_finish(&operands);
 }
 
@@ -82,20 +80,15 @@ static oar_status conv_back(oari_node *node, int i, const oari_array *to,
     other = oari_operands_tensor(&operands, node->saved[1 - i]);
     g = oari_operands_tensor(&operands, node->grad);
     y = oari_operands_out(&operands, to, add);
-    c = oari_conv_of(&node->extra, to->dtype,
-                     i == X ? to->at.shape : other->at.shape,
+    c = oari_conv_of(&node->extra, i == X ? to->at.shape : other->at.shape,
                      node->out->at.shape.dim[1]);
-    c.scratch =
-        oari_operands_scratch(&operands, c.dtype, oari_conv_scratch(&c));
-    if (operands.status != OAR_OK)
-        return oari_operands_finish(&operands);
-    c.y = oari_array_data(g);
-    c.x = oari_array_data(i == X ? y : other);
-    c.weight = oari_array_data(i == X ? other : y);
-    if (i == X)
-        oari_conv_back_input(&c, add);
-    else
-        oari_conv_back_weight(&c, add);
+    c.pool = operands.pool;
+    c.y = g;
+    c.x = i == X ? y : other;
+    c.weight = i == X ? other : y;
+    if (operands.status == OAR_OK)
+        operands.status = i == X ? OARI_KERNEL(y, conv_back_input, &c, add)
+                                 : OARI_KERNEL(y, conv_back_weight, &c, add);
     return oari_operands_finish(&operands);
 }
 
@@ -128,7 +121,6 @@ oar_status oari_conv_check(oar_tape *tape, const oari_conv_operands *in)
     oar_tensor *all[] = { in->x, in->weight, in->bias };
 
     OARI_TRY(oari_check_inputs(name, tape, in->bias != NULL ? 3 : 2, all));
-    OARI_TRY(oari_check_on_cpu(name, in->x));
     OARI_TRY(oari_check_same_dtype(name, in->x, in->weight));
     if (in->bias != NULL)
         OARI_TRY(oari_check_same_dtype(name, in->x, in->bias));
@@ -183,7 +175,6 @@ oar_tensor *oari_conv_apply(oar_tape *tape, const oari_conv_operands *in,
     oari_pool *pool = oari_tape_pool(tape);
     oari_operands operands = { .pool = pool };
     const oari_array *x, *w, *b, *y;
-    const void *bias;
     oari_array to;
 
     if (out == NULL)
@@ -193,18 +184,13 @@ oar_tensor *oari_conv_apply(oar_tape *tape, const oari_conv_operands *in,
     w = oari_operands_tensor(&operands, in->weight);
     b = oari_operands_tensor(&operands, in->bias);
     y = oari_operands_out(&operands, &to, 0);
-    c.scratch =
-        oari_operands_scratch(&operands, c.dtype, oari_conv_scratch(&c));
-    if (operands.status == OAR_OK) {
-        c.x = oari_array_data(transposed ? y : x);
-        c.weight = oari_array_data(w);
-        c.y = oari_array_data(transposed ? x : y);
-        bias = b != NULL ? oari_array_data(b) : NULL;
-        if (transposed)
-            oari_conv_transpose(&c, bias);
-        else
-            oari_conv_forward(&c, 0, bias);
-    }
+    c.pool = pool;
+    c.x = transposed ? y : x;
+    c.weight = w;
+    c.y = transposed ? x : y;
+    if (operands.status == OAR_OK)
+        operands.status = transposed ? OARI_KERNEL(y, conv_transpose, &c, b)
+                                     : OARI_KERNEL(y, conv_forward, &c, 0, b);
     if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
@@ -233,8 +219,7 @@ static oar_tensor *conv(oar_tape *tape, const oari_conv_operands *in,
         check_shapes(in, or_one(o->groups)) != OAR_OK)
         return NULL;
     extra = oari_conv_extra(in, o->stride, o->padding, o->dilation, o->groups);
-    c = oari_conv_of(&extra, in->x->dtype, in->x->at.shape,
-                     in->weight->at.shape.dim[0]);
+    c = oari_conv_of(&extra, in->x->at.shape, in->weight->at.shape.dim[0]);
     if (c.window.out_height < 1 || c.window.out_width < 1) {
         oari_conv_mismatch(in, is_line ? "the kernel is longer than the row"
                                        : "the kernel is larger than the image");
@@ -243,9 +228,11 @@ static oar_tensor *conv(oar_tape *tape, const oari_conv_operands *in,
     shape = is_line ? OAR_SHAPE(c.images, c.out, c.window.out_width)
                     : OAR_SHAPE(c.images, c.out, c.window.out_height,
                                 c.window.out_width);
-    return oari_conv_apply(
-        tape, in, oari_tensor_make(oari_tape_pool(tape), in->x->dtype, shape),
-        c, 0, &extra);
+    return oari_conv_apply(tape, in,
+                           oari_tensor_make_on(oari_tape_pool(tape),
+                                               oari_device_of(in->x),
+                                               in->x->dtype, shape),
+                           c, 0, &extra);
 }
 
 oar_tensor *oar_conv2d(oar_tape *tape, oar_tensor *x, oar_tensor *weight,

@@ -25,8 +25,7 @@ oari_extra oari_conv_extra(const oari_conv_operands *in, const int *stride,
 
 /* Returns the convolution that goes from planes of shape x to `out` channels.
  */
-oari_conv oari_conv_of(const oari_extra *e, oar_dtype dtype, oar_shape x,
-                       int64_t out);
+oari_conv oari_conv_of(const oari_extra *e, oar_shape x, int64_t out);
 
 /* Computes the convolution from x to out, or the transposed one, and records it
  * with extra. Takes out, which may be NULL; NULL on failure. */

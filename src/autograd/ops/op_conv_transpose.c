@@ -15,10 +15,9 @@ enum { X, WEIGHT, BIAS };
 
 /* The convolution that goes from planes of shape `large` to those of shape
  * `small`. Its windows may leave some of the larger planes out. */
-static oari_conv conv_of(const oari_extra *e, oar_dtype dtype, oar_shape large,
-                         oar_shape small)
+static oari_conv conv_of(const oari_extra *e, oar_shape large, oar_shape small)
 {
-    oari_conv c = oari_conv_of(e, dtype, large, small.dim[1]);
+    oari_conv c = oari_conv_of(e, large, small.dim[1]);
 
     small = oari_planes_shape(small);
     c.window.out_height = small.dim[2];
@@ -41,19 +40,15 @@ static oar_status transpose_back(oari_node *node, int i, const oari_array *to,
     other = oari_operands_tensor(&operands, node->saved[1 - i]);
     g = oari_operands_tensor(&operands, node->grad);
     y = oari_operands_out(&operands, to, add);
-    c = conv_of(&node->extra, to->dtype, g->at.shape,
+    c = conv_of(&node->extra, g->at.shape,
                 i == X ? to->at.shape : other->at.shape);
-    c.scratch =
-        oari_operands_scratch(&operands, c.dtype, oari_conv_scratch(&c));
-    if (operands.status != OAR_OK)
-        return oari_operands_finish(&operands);
-    c.x = oari_array_data(g);
-    c.y = oari_array_data(i == X ? y : other);
-    c.weight = oari_array_data(i == X ? other : y);
-    if (i == X)
-        oari_conv_forward(&c, add, NULL);
-    else
-        oari_conv_back_weight(&c, add);
+    c.pool = operands.pool;
+    c.x = g;
+    c.y = i == X ? y : other;
+    c.weight = i == X ? other : y;
+    if (operands.status == OAR_OK)
+        operands.status = i == X ? OARI_KERNEL(y, conv_forward, &c, add, NULL)
+                                 : OARI_KERNEL(y, conv_back_weight, &c, add);
     return oari_operands_finish(&operands);
 }
 
@@ -166,9 +161,11 @@ static oar_tensor *conv_transpose(oar_tape *tape, const oari_conv_operands *in,
         result_shape(in, o, &shape) != OAR_OK)
         return NULL;
     extra = oari_conv_extra(in, o->stride, o->padding, o->dilation, o->groups);
-    return oari_conv_apply(
-        tape, in, oari_tensor_make(oari_tape_pool(tape), in->x->dtype, shape),
-        conv_of(&extra, in->x->dtype, shape, in->x->at.shape), 1, &extra);
+    return oari_conv_apply(tape, in,
+                           oari_tensor_make_on(oari_tape_pool(tape),
+                                               oari_device_of(in->x),
+                                               in->x->dtype, shape),
+                           conv_of(&extra, shape, in->x->at.shape), 1, &extra);
 }
 
 oar_tensor *oar_conv_transpose2d(oar_tape *tape, oar_tensor *x,

@@ -17,7 +17,8 @@ static oar_status embedding_back_gpu(oari_node *node, const oari_array *to,
     const oari_array *g = oari_operands_tensor(&operands, node->grad);
     const oari_array *y = oari_operands_out(&operands, to, add);
     void *scratch = oari_operands_scratch(
-        &operands, OAR_U32, oari_cuda_add_rows_scratch(node->saved[0]->count));
+        &operands, to->device, OAR_U32,
+        oari_cuda_add_rows_scratch(node->saved[0]->count));
 
     if (operands.status == OAR_OK && !add)
         operands.status = OARI_KERNEL(y, fill, y, 0);

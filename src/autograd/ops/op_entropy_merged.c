@@ -84,7 +84,8 @@ compute_merged(oari_pool *pool, const made *m, const oar_tensor *logits,
     oari_operands operands = { .pool = pool };
     const oari_array *y =
         extra->loss.each ? oari_operands_out(&operands, &to, 0) : NULL;
-    double *most = oari_operands_scratch(&operands, OAR_F64, rows), *sum;
+    double *most = oari_operands_scratch(&operands, to.device, OAR_F64, rows);
+    double *sum;
     oari_entropy_sums all;
 
     p.logits = oari_operands_tensor(&operands, logits);
@@ -92,7 +93,7 @@ compute_merged(oari_pool *pool, const made *m, const oar_tensor *logits,
     if (m->weight != NULL)
         of = oari_array_of(m->weight);
     count = oari_entropy_part_sums_count(&p, rows);
-    sum = oari_operands_scratch(&operands, OAR_F64, count);
+    sum = oari_operands_scratch(&operands, to.device, OAR_F64, count);
     if (operands.status == OAR_OK) {
         oari_entropy_part_largest(&p, most);
         operands.status = merge->largest(merge->arg, rows, most);

@@ -22,16 +22,15 @@ static const char *const name = "linear_cross_entropy";
 static oar_status linear_entropy_back(oari_node *node, int i,
                                       const oari_array *to, int add)
 {
-    oari_operands operands = { .pool = &node->tape->pool,
-                               .device = to->device };
+    oari_operands operands = { .pool = &node->tape->pool };
     oari_array from = oari_array_of(node->saved[i]), grad, part = from;
 
     if (to->device.kind != OAR_CUDA)
         return OARI_KERNEL(to, scale, to, add, &from, oari_grad_number(node));
     if (from.dtype != to->dtype) {
         part.dtype = to->dtype;
-        part.data =
-            oari_operands_scratch(&operands, to->dtype, node->saved[i]->count);
+        part.data = oari_operands_scratch(&operands, to->device, to->dtype,
+                                          node->saved[i]->count);
         part.at.offset = 0;
         part.device = to->device;
         if (operands.status == OAR_OK)

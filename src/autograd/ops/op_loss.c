@@ -221,7 +221,8 @@ compute_loss_gpu(oari_pool *pool, const oar_tensor *out, const oar_tensor *lse,
                             .by_weight = o->reduction == OAR_LOSS_MEAN };
 
     e.logits = oari_operands_tensor(&operands, logits);
-    rows.data = oari_operands_scratch(&operands, l.dtype, target->count);
+    rows.data =
+        oari_operands_scratch(&operands, l.device, l.dtype, target->count);
     rows.at = oari_layout_rows(l.at.shape);
     if (operands.status == OAR_OK)
         operands.status = oari_cuda_cross_entropy(&e, &rows, NULL);

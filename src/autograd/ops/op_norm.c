@@ -44,11 +44,13 @@ static oar_status norm_back_all(oari_node *node, const oari_array *dx, int add)
     n.dx = oari_operands_out(&operands, dx, add);
     if (oari_device_of(node->saved[X]).kind == OAR_CUDA) {
         n.sums = oari_operands_scratch(
-            &operands, work,
+            &operands, n.x->device, work,
             oari_cuda_norm_sums(oari_rows_of(node->saved[X]->at.shape)));
     } else {
-        n.scratch = oari_operands_scratch(&operands, work, 4 * width);
-        n.sums = oari_operands_scratch(&operands, OAR_F64, 2 * width);
+        n.scratch =
+            oari_operands_scratch(&operands, n.x->device, work, 4 * width);
+        n.sums =
+            oari_operands_scratch(&operands, n.x->device, OAR_F64, 2 * width);
     }
     if (operands.status == OAR_OK)
         operands.status = OARI_KERNEL(n.x, layer_norm_back, &n);

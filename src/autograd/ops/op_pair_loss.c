@@ -117,8 +117,8 @@ static void compute_pairs(oari_operands *operands, const oari_pairs *p,
     double sum;
 
     if (on_gpu && each == NULL)
-        partial =
-            oari_operands_scratch(operands, OAR_F64, oari_cuda_pair_partial());
+        partial = oari_operands_scratch(operands, to->device, OAR_F64,
+                                        oari_cuda_pair_partial());
     if (operands->status != OAR_OK)
         return;
     if (on_gpu) {

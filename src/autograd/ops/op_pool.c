@@ -35,12 +35,15 @@ static oar_status pool_back(oari_node *node, int i, const oari_array *to,
     const oari_array *g = oari_operands_tensor(&operands, node->grad);
     const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (operands.status != OAR_OK)
-        return oari_operands_finish(&operands);
+    oari_array pick;
+
     if (node->saved[0] != NULL)
-        oari_max_pool_back(y, add, g, oar_tensor_data(node->saved[0]), &w);
-    else
-        oari_avg_pool_back(y, add, g, &w);
+        pick = oari_array_of(node->saved[0]);
+    if (operands.status == OAR_OK)
+        operands.status =
+            node->saved[0] != NULL
+                ? OARI_KERNEL(y, max_pool_back, y, add, g, &pick, &w)
+                : OARI_KERNEL(y, avg_pool_back, y, add, g, &w);
     return oari_operands_finish(&operands);
 }
 
@@ -86,7 +89,6 @@ static oar_status check_pool(const char *name, oar_tape *tape, oar_tensor *x,
     oari_window w;
 
     OARI_TRY(oari_check_inputs(name, tape, 1, &x));
-    OARI_TRY(oari_check_on_cpu(name, x));
     OARI_TRY(oari_check_float(name, x));
     if (s.ndim != 4)
         return oari_fail(OAR_E_SHAPE, "%s of %s: it is [n, c, h, w]", name,
@@ -112,12 +114,14 @@ static oar_status compute_pool(oari_pool *pool, const oar_tensor *out,
     const oari_array *a = oari_operands_tensor(&operands, x);
     const oari_array *y = oari_operands_out(&operands, &to, 0);
 
-    if (operands.status != OAR_OK)
-        return oari_operands_finish(&operands);
+    oari_array place;
+
     if (pick != NULL)
-        oari_max_pool(y, oar_tensor_data(pick), a, w);
-    else
-        oari_avg_pool(y, a, w);
+        place = oari_array_of(pick);
+    if (operands.status == OAR_OK)
+        operands.status = pick != NULL
+                              ? OARI_KERNEL(y, max_pool, y, &place, a, w)
+                              : OARI_KERNEL(y, avg_pool, y, a, w);
     return oari_operands_finish(&operands);
 }
 
@@ -128,12 +132,13 @@ static oar_tensor *make_pooled(oari_pool *pool, oar_tensor *x,
 {
     oar_shape shape = OAR_SHAPE(x->at.shape.dim[0], x->at.shape.dim[1],
                                 w->out_height, w->out_width);
+    oar_device device = oari_device_of(x);
     oar_tensor *out;
 
-    *pick = is_max ? oari_tensor_make(pool, OAR_I32, shape) : NULL;
+    *pick = is_max ? oari_tensor_make_on(pool, device, OAR_I32, shape) : NULL;
     if (is_max && *pick == NULL)
         return NULL;
-    out = oari_tensor_make(pool, x->dtype, shape);
+    out = oari_tensor_make_on(pool, device, x->dtype, shape);
     if (out == NULL || compute_pool(pool, out, *pick, x, w) == OAR_OK)
         return out;
     oari_tensor_drop(pool, out);

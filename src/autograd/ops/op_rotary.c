@@ -32,9 +32,9 @@ static oar_status rotate_heads(oari_pool *pool, const oari_array *to, int add,
     oari_operands operands = { .pool = pool };
     const oari_array *in = oari_operands_in(&operands, from);
     const oari_array *out = oari_operands_out(&operands, to, add);
-    void *scratch =
-        oari_operands_scratch(&operands, oari_work_dtype(from->dtype),
-                              s->dim[s->ndim - 2] * s->dim[s->ndim - 1]);
+    void *scratch = oari_operands_scratch(
+        &operands, from->device, oari_work_dtype(from->dtype),
+        s->dim[s->ndim - 2] * s->dim[s->ndim - 1]);
     oari_array x, y, angle;
 
     if (operands.status == OAR_OK) {

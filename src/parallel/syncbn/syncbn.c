@@ -130,7 +130,9 @@ static oar_status convert_layer(oar_module *module, oari_sync_group *c)
     l->shared = c;
     atomic_fetch_add(&c->layers, 1);
     status = oar_batch_norm_merge_by(
-        module, &(oar_batch_norm_merge){ l, merge_moments, merge_sums },
+        module,
+        &(oar_batch_norm_merge){
+            .arg = l, .moments = merge_moments, .sums = merge_sums },
         drop_layer);
     if (status != OAR_OK)
         drop_layer(l);

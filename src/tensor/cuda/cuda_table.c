@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_table: the kernels that GPUs have. */
 #include "tensor/cuda/cuda_kernels.h"
+#include "tensor/cuda/cuda_windows.h"
 
 const oari_kernel_table oari_cuda_kernels = {
     .async = 1,
@@ -43,6 +44,17 @@ const oari_kernel_table oari_cuda_kernels = {
     .gather = oari_cuda_gather,
     .scatter_add = oari_cuda_scatter_add,
     .sum_columns = oari_cuda_sum_columns,
+    .conv_forward = oari_cuda_conv_forward,
+    .conv_back_input = oari_cuda_conv_back_input,
+    .conv_back_weight = oari_cuda_conv_back_weight,
+    .conv_transpose = oari_cuda_conv_transpose,
+    .sum_channels = oari_cuda_sum_channels,
+    .max_pool = oari_cuda_max_pool,
+    .max_pool_back = oari_cuda_max_pool_back,
+    .avg_pool = oari_cuda_avg_pool,
+    .avg_pool_back = oari_cuda_avg_pool_back,
+    .adaptive_avg_pool = oari_cuda_adaptive_avg_pool,
+    .adaptive_avg_pool_back = oari_cuda_adaptive_avg_pool_back,
     .matmul = oari_cuda_matmul,
     .linear = oari_cuda_linear,
     .attend = oari_cuda_attend,

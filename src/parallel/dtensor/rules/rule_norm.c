@@ -239,7 +239,9 @@ static batch_merge *make_merge(const oari_decision *d)
     m->ranks = (oari_cut_ranks){ .mesh = oar_mesh_retain(d->out[0]->mesh),
                                  .decision = d,
                                  .letters = ~(1u << CHANNELS) };
-    m->calls = (oar_batch_norm_merge){ m, merge_moments, merge_sums };
+    m->calls = (oar_batch_norm_merge){ .arg = m,
+                                       .moments = merge_moments,
+                                       .sums = merge_sums };
     return m;
 }
 

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/status.h"
 #include "tensor/cpu/dispatch.h"
 #include "tensor/cpu/product/gemm.h"
 
@@ -42,7 +43,7 @@ void oari_window_fit(oari_window *w, int64_t height, int64_t width)
 
 static int64_t bytes_of(const oari_conv *c)
 {
-    return c->dtype == OAR_F32 ? 4 : 8;
+    return c->x->dtype == OAR_F32 ? 4 : 8;
 }
 
 /* Numbers under one window, of the channels of one group. */
@@ -84,22 +85,17 @@ static int64_t results_at_once(const oari_conv *c)
     return ROW_BYTES > column ? ROW_BYTES / column : 1;
 }
 
-int64_t oari_conv_scratch(const oari_conv *c)
-{
-    if (is_pointwise(c))
-        return 0;
-    return depth_of(c) * rows_at_once(c) * results_at_once(c);
-}
-
 /* Some rows of the results of one group of one image: `wide` results of each
  * from `left` on. They are not all of a row only if there is one row. */
 typedef struct piece {
     int64_t image, group, first, rows, left, wide;
+    void *columns; /* room for the matrix, unless the planes are that */
 } piece;
 
-static void *element_at(const oari_conv *c, void *data, int64_t element)
+static void *element_at(const oari_array *a, int64_t element)
 {
-    return (char *)data + element * bytes_of(c);
+    return (char *)oari_array_data(a) +
+           element * (int64_t)oar_dtype_size(a->dtype);
 }
 
 /* The planes of the piece's group. */
@@ -108,7 +104,7 @@ static void *planes(const oari_conv *c, const piece *p)
     int64_t plane = c->window.height * c->window.width;
 
     return element_at(
-        c, c->x, (p->image * c->in + p->group * (c->in / c->groups)) * plane);
+        c->x, (p->image * c->in + p->group * (c->in / c->groups)) * plane);
 }
 
 static void *results(const oari_conv *c, const piece *p)
@@ -116,14 +112,13 @@ static void *results(const oari_conv *c, const piece *p)
     int64_t plane = c->window.out_height * c->window.out_width;
     int64_t channel = p->image * c->out + p->group * (c->out / c->groups);
 
-    return element_at(
-        c, c->y, channel * plane + p->first * c->window.out_width + p->left);
+    return element_at(c->y, channel * plane + p->first * c->window.out_width +
+                                p->left);
 }
 
 static void *weights(const oari_conv *c, const piece *p)
 {
-    return element_at(c, c->weight,
-                      p->group * (c->out / c->groups) * depth_of(c));
+    return element_at(c->weight, p->group * (c->out / c->groups) * depth_of(c));
 }
 
 /* Of `wide` results the [from, to) whose window's column lies inside the plane,
@@ -172,8 +167,8 @@ static void inside(const oari_window *w, int64_t wide, int64_t offset,
 
 static void fill_columns(const oari_conv *c, const piece *p)
 {
-    OARI_BY_FLOAT(c->dtype, {
-        EACH_LINE(c, p, planes(c, p), c->scratch, {
+    OARI_BY_FLOAT(c->x->dtype, {
+        EACH_LINE(c, p, planes(c, p), p->columns, {
             int64_t first = line != NULL ? from : p->wide;
             int64_t end = line != NULL ? to : p->wide;
             for (int64_t k = 0; k < first; k++)
@@ -197,13 +192,13 @@ static oari_matrix columns(const oari_conv *c, const piece *p)
         return (oari_matrix){ planes(c, p), c->window.height * c->window.width,
                               0 };
     fill_columns(c, p);
-    return (oari_matrix){ c->scratch, p->rows * p->wide, 0 };
+    return (oari_matrix){ p->columns, p->rows * p->wide, 0 };
 }
 
 static void add_columns(const oari_conv *c, const piece *p)
 {
-    OARI_BY_FLOAT(c->dtype, {
-        EACH_LINE(c, p, planes(c, p), c->scratch, {
+    OARI_BY_FLOAT(c->x->dtype, {
+        EACH_LINE(c, p, planes(c, p), p->columns, {
             if (line == NULL)
                 continue;
             for (int64_t k = from; k < to; k++)
@@ -215,12 +210,20 @@ static void add_columns(const oari_conv *c, const piece *p)
 /* What is done with one piece: its result is stored, or added if `add`. */
 typedef void piece_fn(const oari_conv *c, const piece *p, int add);
 
-static void each_piece(const oari_conv *c, piece_fn *fn, int add)
+static oar_status each_piece(const oari_conv *c, piece_fn *fn, int add)
 {
     int64_t rows = rows_at_once(c), wide = results_at_once(c);
     int64_t height = c->window.out_height, width = c->window.out_width;
-    piece p;
+    oar_tensor *columns = NULL;
+    piece p = { .columns = NULL };
 
+    if (!is_pointwise(c)) {
+        columns = oari_tensor_make(c->pool, c->x->dtype,
+                                   OAR_SHAPE(depth_of(c) * rows * wide));
+        if (columns == NULL)
+            return OAR_E_NOMEM;
+        p.columns = columns->storage->data;
+    }
     for (p.image = 0; p.image < c->images; p.image++)
         for (p.group = 0; p.group < c->groups; p.group++)
             for (p.first = 0; p.first < height; p.first += rows)
@@ -229,6 +232,8 @@ static void each_piece(const oari_conv *c, piece_fn *fn, int add)
                     p.wide = width - p.left < wide ? width - p.left : wide;
                     fn(c, &p, add);
                 }
+    oari_tensor_drop(c->pool, columns);
+    return OAR_OK;
 }
 
 /* ---- forward ------------------------------------------------------------- */
@@ -236,7 +241,7 @@ static void each_piece(const oari_conv *c, piece_fn *fn, int add)
 static void multiply_columns(const oari_conv *c, const piece *p, int add)
 {
     oari_gemm(
-        &(oari_gemm_job){ .dtype = c->dtype,
+        &(oari_gemm_job){ .dtype = c->x->dtype,
                           .m = c->out / c->groups,
                           .n = p->rows * p->wide,
                           .k = depth_of(c),
@@ -249,26 +254,29 @@ static void multiply_columns(const oari_conv *c, const piece *p, int add)
 }
 
 /* Adds bias [channels] to the planes of all images. */
-static void add_bias(const oari_conv *c, void *to, int64_t channels,
-                     int64_t plane, const void *bias)
-{
-    OARI_BY_FLOAT(c->dtype, {
-        const T *b = bias;
-        T *y = to;
-        for (int64_t i = 0; i < c->images * channels; i++, y += plane) {
-            const T offset = b[i % channels];
-            for (int64_t k = 0; k < plane; k++)
-                y[k] += offset;
-        }
-    })
+static void add_bias(const oari_conv *c, const oari_array *to, int64_t channels,
+                     int64_t plane, const oari_array *bias){
+    OARI_BY_FLOAT(to->dtype,
+                  {
+                      const T *b = oari_array_data(bias);
+                      T *y = oari_array_data(to);
+                      for (int64_t i = 0; i < c->images * channels;
+                           i++, y += plane) {
+                          const T offset = b[i % channels];
+                          for (int64_t k = 0; k < plane; k++)
+                              y[k] += offset;
+                      }
+                  })
 }
 
-void oari_conv_forward(const oari_conv *c, int add, const void *bias)
+oar_status
+    oari_conv_forward(const oari_conv *c, int add, const oari_array *bias)
 {
-    each_piece(c, multiply_columns, add);
+    OARI_TRY(each_piece(c, multiply_columns, add));
     if (bias != NULL)
         add_bias(c, c->y, c->out, c->window.out_height * c->window.out_width,
                  bias);
+    return OAR_OK;
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -280,27 +288,27 @@ static void input_piece(const oari_conv *c, const piece *p, int add)
     int direct = is_pointwise(c);
 
     oari_gemm(&(oari_gemm_job){
-        .dtype = c->dtype,
+        .dtype = c->x->dtype,
         .m = depth_of(c),
         .n = p->rows * p->wide,
         .k = c->out / c->groups,
         .factor = 1,
         .a = { weights(c, p), depth_of(c), 1 },
         .b = { results(c, p), c->window.out_height * c->window.out_width, 0 },
-        .c = direct ? planes(c, p) : c->scratch,
+        .c = direct ? planes(c, p) : p->columns,
         .lead = direct ? c->window.height * c->window.width : p->rows * p->wide,
         .add = direct && add });
     if (!direct)
         add_columns(c, p);
 }
 
-void oari_conv_back_input(const oari_conv *c, int add)
+oar_status oari_conv_back_input(const oari_conv *c, int add)
 {
     int64_t count = c->images * c->in * c->window.height * c->window.width;
 
     if (!add && !is_pointwise(c))
-        memset(c->x, 0, (size_t)(count * bytes_of(c)));
-    each_piece(c, input_piece, add);
+        memset(oari_array_data(c->x), 0, (size_t)(count * bytes_of(c)));
+    return each_piece(c, input_piece, add);
 }
 
 /* Pieces are summed, so the result has been cleared if it is to be stored. */
@@ -310,7 +318,7 @@ static void weight_piece(const oari_conv *c, const piece *p, int add)
 
     turned.turned = 1;
     oari_gemm(&(oari_gemm_job){
-        .dtype = c->dtype,
+        .dtype = c->x->dtype,
         .m = c->out / c->groups,
         .n = depth_of(c),
         .k = p->rows * p->wide,
@@ -322,16 +330,18 @@ static void weight_piece(const oari_conv *c, const piece *p, int add)
         .add = 1 });
 }
 
-void oari_conv_back_weight(const oari_conv *c, int add)
+oar_status oari_conv_back_weight(const oari_conv *c, int add)
 {
     if (!add)
-        memset(c->weight, 0, (size_t)(c->out * depth_of(c) * bytes_of(c)));
-    each_piece(c, weight_piece, add);
+        memset(oari_array_data(c->weight), 0,
+               (size_t)(c->out * depth_of(c) * bytes_of(c)));
+    return each_piece(c, weight_piece, add);
 }
 
-void oari_conv_transpose(const oari_conv *c, const void *bias)
+oar_status oari_conv_transpose(const oari_conv *c, const oari_array *bias)
 {
-    oari_conv_back_input(c, 0);
+    OARI_TRY(oari_conv_back_input(c, 0));
     if (bias != NULL)
         add_bias(c, c->x, c->in, c->window.height * c->window.width, bias);
+    return OAR_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor/cpu/nn/conv.h: convolutions and pooling over the last two dims. All
- * arrays are row-major f32 or f64 of one dtype. */
+ * arrays are row-major; on the cpu f32 or f64, of one dtype. */
 #ifndef OARI_TENSOR_CPU_NN_CONV_H
 #define OARI_TENSOR_CPU_NN_CONV_H
 
@@ -26,43 +26,45 @@ void oari_window_fit(oari_window *w, int64_t height, int64_t width);
 typedef struct oari_conv {
     oari_window window;
     int64_t images, in, out, groups; /* channels of all groups together */
-    oar_dtype dtype;
-    void *x;       /* [images, in, height, width] */
-    void *weight;  /* [out, in / groups, kernel] */
-    void *y;       /* [images, out, out_height, out_width]; in backward dy */
-    void *scratch; /* oari_conv_scratch elements */
+    const oari_array *x;             /* [images, in, height, width] */
+    const oari_array *weight;        /* [out, in / groups, kernel] */
+    const oari_array *y;             /* [images, out, out_height, out_width]; in
+                                 backward dy */
+    oari_pool *pool;                 /* for columns */
 } oari_conv;
 
-int64_t oari_conv_scratch(const oari_conv *c);
-
-/* y (+)= weight * x, plus bias unless that is NULL. */
-void oari_conv_forward(const oari_conv *c, int add, const void *bias);
+/* y (+)= weight * x, plus bias [out] unless that is NULL. */
+oar_status oari_conv_forward(const oari_conv *c, int add,
+                             const oari_array *bias);
 /* The gradient of x goes to c->x, that of weight to c->weight; add: to what is
  * there. */
-void oari_conv_back_input(const oari_conv *c, int add);
-void oari_conv_back_weight(const oari_conv *c, int add);
+oar_status oari_conv_back_input(const oari_conv *c, int add);
+oar_status oari_conv_back_weight(const oari_conv *c, int add);
 /* The transposed convolution: c->x becomes what the gradient of x would be if y
  * were that of the result, plus bias [in] unless that is NULL. Its gradients
  * are oari_conv_forward (that of y) and oari_conv_back_weight, with the
  * gradient of its result in c->x. */
-void oari_conv_transpose(const oari_conv *c, const void *bias);
+oar_status oari_conv_transpose(const oari_conv *c, const oari_array *bias);
 
-/* Planes [planes, height, width] to [planes, out_height, out_width]. pick gets
- * the place in its plane of each largest, -1 where there is none. */
-void oari_max_pool(const oari_array *to, int32_t *pick, const oari_array *x,
-                   const oari_window *w);
-void oari_max_pool_back(const oari_array *to, int add, const oari_array *grad,
-                        const int32_t *pick, const oari_window *w);
-void oari_avg_pool(const oari_array *to, const oari_array *x,
-                   const oari_window *w);
-void oari_avg_pool_back(const oari_array *to, int add, const oari_array *grad,
-                        const oari_window *w);
+/* Planes [planes, height, width] to [planes, out_height, out_width]. pick, i32
+ * of the shape of the results, gets the place in its plane of each largest, -1
+ * where there is none. */
+oar_status oari_max_pool(const oari_array *to, const oari_array *pick,
+                         const oari_array *x, const oari_window *w);
+oar_status oari_max_pool_back(const oari_array *to, int add,
+                              const oari_array *grad, const oari_array *pick,
+                              const oari_window *w);
+oar_status oari_avg_pool(const oari_array *to, const oari_array *x,
+                         const oari_window *w);
+oar_status oari_avg_pool_back(const oari_array *to, int add,
+                              const oari_array *grad, const oari_window *w);
 
 /* The means of windows that cover a plane: window i of n goes from i size / n
  * to (i + 1) size / n, rounded outward. Only the sizes of w count. */
-void oari_adaptive_avg_pool(const oari_array *to, const oari_array *x,
-                            const oari_window *w);
-void oari_adaptive_avg_pool_back(const oari_array *to, int add,
-                                 const oari_array *grad, const oari_window *w);
+oar_status oari_adaptive_avg_pool(const oari_array *to, const oari_array *x,
+                                  const oari_window *w);
+oar_status oari_adaptive_avg_pool_back(const oari_array *to, int add,
+                                       const oari_array *grad,
+                                       const oari_window *w);
 
 #endif

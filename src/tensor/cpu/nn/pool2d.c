@@ -40,14 +40,15 @@ static int64_t planes_of(const oari_array *a, const oari_window *w)
 }
 
 /* A NaN is larger than anything. */
-void oari_max_pool(const oari_array *to, int32_t *pick, const oari_array *x,
-                   const oari_window *w)
+oar_status oari_max_pool(const oari_array *to, const oari_array *pick,
+                         const oari_array *x, const oari_window *w)
 {
     int64_t planes = planes_of(to, w), size = w->height * w->width;
 
     OARI_BY_FLOAT(to->dtype, {
         const T *a = oari_array_data(x);
         T *y = oari_array_data(to);
+        int32_t *place = oari_array_data(pick);
         EACH_WINDOW(w, planes, {
             const T *from = a + plane * size;
             int64_t best = -1;
@@ -56,14 +57,16 @@ void oari_max_pool(const oari_array *to, int32_t *pick, const oari_array *x,
                      k < r * w->width + across.to; k++)
                     if (best < 0 || from[k] > from[best] || from[k] != from[k])
                         best = k;
-            pick[i] = (int32_t)best;
+            place[i] = (int32_t)best;
             y[i] = best < 0 ? (T)-INFINITY : from[best];
         })
     })
+    return OAR_OK;
 }
 
-void oari_max_pool_back(const oari_array *to, int add, const oari_array *grad,
-                        const int32_t *pick, const oari_window *w)
+oar_status oari_max_pool_back(const oari_array *to, int add,
+                              const oari_array *grad, const oari_array *pick,
+                              const oari_window *w)
 {
     int64_t planes = planes_of(grad, w), size = w->height * w->width;
     int64_t out = w->out_height * w->out_width;
@@ -73,14 +76,16 @@ void oari_max_pool_back(const oari_array *to, int add, const oari_array *grad,
     OARI_BY_FLOAT(to->dtype, {
         const T *g = oari_array_data(grad);
         T *y = oari_array_data(to);
+        const int32_t *place = oari_array_data(pick);
         for (int64_t i = 0; i < planes * out; i++)
-            if (pick[i] >= 0)
-                y[i / out * size + pick[i]] += g[i];
+            if (place[i] >= 0)
+                y[i / out * size + place[i]] += g[i];
     })
+    return OAR_OK;
 }
 
-void oari_avg_pool(const oari_array *to, const oari_array *x,
-                   const oari_window *w)
+oar_status oari_avg_pool(const oari_array *to, const oari_array *x,
+                         const oari_window *w)
 {
     int64_t planes = planes_of(to, w), size = w->height * w->width;
 
@@ -96,10 +101,11 @@ void oari_avg_pool(const oari_array *to, const oari_array *x,
             y[i] = sum / count;
         })
     })
+    return OAR_OK;
 }
 
-void oari_avg_pool_back(const oari_array *to, int add, const oari_array *grad,
-                        const oari_window *w)
+oar_status oari_avg_pool_back(const oari_array *to, int add,
+                              const oari_array *grad, const oari_window *w)
 {
     int64_t planes = planes_of(grad, w), size = w->height * w->width;
 
@@ -116,6 +122,7 @@ void oari_avg_pool_back(const oari_array *to, int add, const oari_array *grad,
                     y[plane * size + r * w->width + k] += share;
         })
     })
+    return OAR_OK;
 }
 
 /* ---- windows that cover a plane ------------------------------------------ */
@@ -139,8 +146,8 @@ static reach cover_part(int64_t size, int64_t windows, int64_t i)
             }                                                                  \
         }
 
-void oari_adaptive_avg_pool(const oari_array *to, const oari_array *x,
-                            const oari_window *w)
+oar_status oari_adaptive_avg_pool(const oari_array *to, const oari_array *x,
+                                  const oari_window *w)
 {
     int64_t planes = planes_of(to, w), size = w->height * w->width;
 
@@ -162,10 +169,12 @@ void oari_adaptive_avg_pool(const oari_array *to, const oari_array *x,
             y[i] = (T)sum / count;
         })
     })
+    return OAR_OK;
 }
 
-void oari_adaptive_avg_pool_back(const oari_array *to, int add,
-                                 const oari_array *grad, const oari_window *w)
+oar_status oari_adaptive_avg_pool_back(const oari_array *to, int add,
+                                       const oari_array *grad,
+                                       const oari_window *w)
 {
     int64_t planes = planes_of(grad, w), size = w->height * w->width;
 
@@ -181,4 +190,5 @@ void oari_adaptive_avg_pool_back(const oari_array *to, int add,
                     y[plane * size + r * w->width + k] += share;
         })
     })
+    return OAR_OK;
 }

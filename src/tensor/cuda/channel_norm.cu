@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+/* channel_norm: batch norm and group norm. Sums are f64, made by threads and
+ * segments in an order that depends on shapes only. */
+#include "tensor/cuda/channel_job.h"
+#include "tensor/cuda/element.cuh"
+#include "tensor/cuda/numbers.cuh"
+
+/* ---- sums ---------------------------------------------------------------- */
+
+struct two_sums {
+    double first, second;
+};
+
+/* Where number k of a channel is: they go image by image. */
+DEVICE int64_t place_of(const oari_channel_sums_job &job, int64_t channel,
+                        int64_t k)
+{
+    int64_t image = job.inner == 1 ? k : k / job.inner;
+
+    return (image * job.channels + channel) * job.inner + k - image * job.inner;
+}
+
+/* Of numbers from, from + step, .. below `to` of a channel. */
+DEVICE two_sums add_up(const oari_channel_sums_job &job, int64_t channel,
+                       int64_t from, int64_t to, int64_t step)
+{
+    int64_t first = channel * job.inner;
+    double middle = job.grad != NULL
+                        ? job.mean[channel / job.shared]
+                        : load_as<double>(job.x, job.x_dtype, first);
+    two_sums s = { 0, 0 };
+
+    for (int64_t k = from; k < to; k += step) {
+        int64_t at = place_of(job, channel, k);
+        double far = load_as<double>(job.x, job.x_dtype, at) - middle;
+        double g = job.grad != NULL
+                       ? load_as<double>(job.grad, job.grad_dtype, at)
+                       : far;
+
+        s.first += g;
+        s.second += g * far;
+    }
+    return s;
+}
+
+DEVICE void put_sums(const oari_channel_sums_job &job, int64_t segment,
+                     int64_t channel, two_sums s)
+{
+    double *to = job.partial + segment * 2 * job.channels;
+
+    to[channel] = s.first;
+    to[job.channels + channel] = s.second;
+}
+
+DEVICE int64_t end_of(const oari_channel_sums_job &job, int64_t first)
+{
+    int64_t all = job.images * job.inner;
+
+    return first + job.each < all ? first + job.each : all;
+}
+
+/* A block for each channel and segment: numbers of a channel lie together. */
+extern "C" __global__ void
+oari_channel_sums_blocks(const __grid_constant__ oari_channel_sums_job job)
+{
+    __shared__ double room[MOST_WARPS];
+    int64_t channel = blockIdx.x, first = (int64_t)blockIdx.y * job.each;
+    two_sums s = add_up(job, channel, first + threadIdx.x, end_of(job, first),
+                        blockDim.x);
+
+    s.first = block_sum(s.first, room);
+    s.second = block_sum(s.second, room);
+    if (threadIdx.x == 0)
+        put_sums(job, blockIdx.y, channel, s);
+}
+
+/* A thread for each channel and segment: channels lie side by side. */
+extern "C" __global__ void
+oari_channel_sums_threads(const __grid_constant__ oari_channel_sums_job job)
+{
+    EACH(i, job.channels * job.segments) {
+        int64_t segment = (int64_t)(i / (uint64_t)job.channels);
+        int64_t channel = (int64_t)(i % (uint64_t)job.channels);
+        int64_t first = segment * job.each;
+
+        put_sums(job, segment, channel,
+                 add_up(job, channel, first, end_of(job, first), 1));
+    }
+}
+
+/* Of all segments of a channel. */
+DEVICE two_sums join_segments(const double *partial, int64_t channels,
+                              int64_t segments, int64_t channel)
+{
+    two_sums s = { 0, 0 };
+
+    for (int64_t k = 0; k < segments; k++) {
+        s.first += partial[k * 2 * channels + channel];
+        s.second += partial[(k * 2 + 1) * channels + channel];
+    }
+    return s;
+}
+
+/* ---- moments ------------------------------------------------------------- */
+
+extern "C" __global__ void
+oari_channel_moments(const __grid_constant__ oari_channel_moments_job job)
+{
+    double count = (double)(job.images * job.inner);
+
+    EACH(i, job.channels) {
+        int64_t c = (int64_t)i;
+        two_sums s = join_segments(job.partial, job.channels, job.segments, c);
+        double shift =
+            count > 0 ? load_as<double>(job.x, job.x_dtype, c * job.inner) : 0;
+        double spread = count > 0 ? s.second - s.first / count * s.first : 0;
+
+        if (c == 0)
+            job.stats[0] = count;
+        job.stats[1 + c] = count > 0 ? shift + s.first / count : 0;
+        job.stats[1 + job.channels + c] = spread < 0 ? 0 : spread;
+    }
+}
+
+/* Chan et al.: from (count, mean, spread) of two parts to that of both. */
+extern "C" __global__ void
+oari_merge_moments(const __grid_constant__ oari_merge_moments_job job)
+{
+    EACH(i, job.channels) {
+        int64_t c = (int64_t)i;
+        double count = 0, mean = 0, spread = 0;
+
+        for (int64_t p = 0; p < job.parts; p++) {
+            const double *part = job.all + p * (1 + 2 * job.channels);
+            double n = part[0], total = count + n;
+            double far = part[1 + c] - mean;
+
+            if (n == 0)
+                continue;
+            mean += far * (n / total);
+            spread +=
+                part[1 + job.channels + c] + far * far * (count * n / total);
+            count = total;
+        }
+        if (c == 0)
+            job.stats[0] = count;
+        job.stats[1 + c] = mean;
+        job.stats[1 + job.channels + c] = spread;
+    }
+}
+
+DEVICE void move_running(void *running, int dtype, int64_t c, double momentum,
+                         double fresh)
+{
+    store_as(running, dtype, c,
+             (1 - momentum) * load_as<double>(running, dtype, c) +
+                 momentum * fresh);
+}
+
+/* One block. */
+extern "C" __global__ void
+oari_channel_stats(const __grid_constant__ oari_channel_stats_job job)
+{
+    double momentum = job.momentum, count = job.stats ? job.stats[0] : 1;
+    int64_t batches = job.batches != NULL ? *job.batches + 1 : 0;
+
+    if (job.batches != NULL && momentum < 0)
+        momentum = 1 / (double)batches;
+    for (int64_t c = threadIdx.x; c < job.channels; c += blockDim.x) {
+        double mean, var;
+
+        if (job.stats == NULL) {
+            mean = load_as<double>(job.running_mean, job.mean_dtype, c);
+            var = load_as<double>(job.running_var, job.var_dtype, c);
+        } else {
+            mean = job.stats[1 + c];
+            var = job.stats[1 + job.channels + c] / count;
+            if (job.running_mean != NULL && count > 1) {
+                move_running(job.running_mean, job.mean_dtype, c, momentum,
+                             mean);
+                move_running(job.running_var, job.var_dtype, c, momentum,
+                             var * (count / (count - 1)));
+            }
+        }
+        job.mean[c] = mean;
+        job.rstd[c] = 1 / sqrt(var + job.eps);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && job.batches != NULL)
+        *job.batches = batches;
+}
+
+/* ---- element by element -------------------------------------------------- */
+
+template <class T> DEVICE T param_of(const void *from, int dtype, int64_t c)
+{
+    return from != NULL ? load_as<T>(from, dtype, c) : T(1);
+}
+
+template <class T> DEVICE void run_norm(const oari_channel_norm_job &job)
+{
+    EACH(i, job.elements) {
+        int64_t plane = (int64_t)i / job.inner, c = plane % job.channels;
+        int64_t s = job.wide > 0 ? plane / job.wide : c;
+        T x = load_as<T>(job.x, job.x_dtype, (int64_t)i);
+        T factor =
+            (T)(job.rstd[s] * param_of<double>(job.weight, job.param_dtype, c));
+        T b =
+            job.bias != NULL ? load_as<T>(job.bias, job.param_dtype, c) : T(0);
+
+        store_as(job.to, job.to_dtype, (int64_t)i,
+                 (x - (T)job.mean[s]) * factor + b);
+    }
+}
+
+template <class T> DEVICE void run_norm_back(const oari_channel_norm_job &job)
+{
+    double count = job.sum != NULL ? *job.count_at : 1;
+
+    EACH(i, job.elements) {
+        int64_t plane = (int64_t)i / job.inner, c = plane % job.channels;
+        int64_t s = job.wide > 0 ? plane / job.wide : c;
+        double rstd = job.rstd[s];
+        T w = param_of<T>(job.weight, job.param_dtype, c), made;
+        T g = load_as<T>(job.grad, job.grad_dtype, (int64_t)i);
+
+        if (job.wide > 0) /* in a batch norm w is that of all */
+            g *= w;
+        if (job.sum != NULL)
+            g -= (T)(job.sum[s] / count) +
+                 (load_as<T>(job.x, job.x_dtype, (int64_t)i) - (T)job.mean[s]) *
+                     (T)(job.tilt[s] * rstd / count);
+        made = g * (T)(job.wide > 0 ? rstd : rstd * (double)w);
+        if (job.add)
+            made += load_as<T>(job.to, job.to_dtype, (int64_t)i);
+        store_as(job.to, job.to_dtype, (int64_t)i, made);
+    }
+}
+
+extern "C" __global__ void
+oari_channel_norm(const __grid_constant__ oari_channel_norm_job job)
+{
+    if (job.grad != NULL && job.is_f64)
+        run_norm_back<double>(job);
+    else if (job.grad != NULL)
+        run_norm_back<float>(job);
+    else if (job.is_f64)
+        run_norm<double>(job);
+    else
+        run_norm<float>(job);
+}
+
+/* ---- gradients of parameters --------------------------------------------- */
+
+/* tilt and sum of what shares a mean. */
+extern "C" __global__ void
+oari_channel_total(const __grid_constant__ oari_channel_total_job job)
+{
+    int64_t wide = job.wide > 0 ? job.wide : 1;
+
+    EACH(i, job.planes / wide) {
+        double tilt = 0, sum = 0;
+
+        for (int64_t k = 0; k < wide; k++) {
+            int64_t plane = (int64_t)i * wide + k;
+            two_sums s =
+                join_segments(job.partial, job.planes, job.segments, plane);
+            double w = job.wide > 0
+                           ? param_of<double>(job.weight, job.param_dtype,
+                                              plane % job.channels)
+                           : 1;
+
+            sum += w * s.first;
+            tilt += w * s.second;
+        }
+        job.sum[i] = sum;
+        job.tilt[i] = tilt * job.rstd[i];
+    }
+}
+
+extern "C" __global__ void
+oari_channel_params(const __grid_constant__ oari_channel_total_job job)
+{
+    int64_t shared = job.wide > 0 ? job.wide : 1;
+
+    EACH(i, job.channels) {
+        double dweight = 0, dbias = 0;
+
+        for (int64_t plane = (int64_t)i; plane < job.planes;
+             plane += job.channels) {
+            two_sums s =
+                join_segments(job.partial, job.planes, job.segments, plane);
+
+            dbias += s.first;
+            dweight += s.second * job.rstd[plane / shared];
+        }
+        if (job.dweight != NULL)
+            store_as(job.dweight, job.dweight_dtype, (int64_t)i, dweight);
+        if (job.dbias != NULL)
+            store_as(job.dbias, job.dbias_dtype, (int64_t)i, dbias);
+    }
+}
