@@ -335,7 +335,7 @@ void oar_rpc_destroy(oar_rpc *rpc)
     rpc->closing = 1;
     oari_rpc_fail_calls(rpc, -1, &error);
     oari_rpc_cancel_serving(rpc, -1);
-    pthread_cond_broadcast(&rpc->changed);
+    oari_rpc_tell(rpc);
     while (rpc->serving.first != NULL)
         oari_rpc_wait_change(rpc, OARI_NEVER);
     if (rpc->arriving > 0) /* then their receives end */
@@ -449,7 +449,8 @@ oar_status oar_rpc_shutdown(oar_rpc *rpc, int64_t timeout_ms)
             oari_rpc_send(rpc, r, &head, NULL);
     }
     pthread_mutex_lock(&rpc->lock);
-    while (in_time && (!all_have_come(rpc) || rpc->serving.first != NULL))
+    while (in_time && (!(rpc->draining = all_have_come(rpc)) ||
+                       rpc->serving.first != NULL))
         in_time = oari_rpc_wait_change(rpc, deadline);
     tell = all_have_come(rpc);
     pthread_mutex_unlock(&rpc->lock);

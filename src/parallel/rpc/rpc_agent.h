@@ -4,7 +4,8 @@
  *
  * One lock, agent->lock, guards everything here but what says otherwise. It is
  * never held while an operation is posted or a function of the program runs:
- * both may call back into the agent. */
+ * both may call back into the agent. An active message, which does not, is sent
+ * with the lock. */
 #ifndef OARI_PARALLEL_RPC_RPC_AGENT_H
 #define OARI_PARALLEL_RPC_RPC_AGENT_H
 
@@ -142,8 +143,8 @@ struct oari_rpc_entry {
     oar_rpc_manner manner;
     unsigned char *callers; /* a byte for each rank; NULL: all may */
     size_t message_bytes;
-    int users; /* calls that wait or run */
-    int closed;
+    int users;  /* calls that wait or run */
+    int closed; /* it is unregistered: the last of them tells */
     oari_rpc_strand strand;
 };
 
@@ -223,6 +224,7 @@ struct oar_future {
     oari_rpc_stream *stream; /* NULL: the reply comes as one */
     oari_list then;
     struct oari_rpc_pending *pending; /* NULL once done */
+    uint64_t record;                  /* its number in the recorder */
     oar_error error;                  /* if it has failed */
 };
 
@@ -259,6 +261,7 @@ struct oar_rpc {
     int shutting;     /* oar_rpc_shutdown has begun */
     int closing;      /* oar_rpc_destroy has */
     int told_leaving;
+    int draining; /* a thread waits until no calls are served */
 
     oari_list functions;
     oari_list serving; /* calls of others, until answered */
@@ -317,6 +320,14 @@ static inline int64_t oari_rpc_deadline(int64_t timeout_ms, int64_t now_ns)
                : now_ns + timeout_ms * 1000000;
 }
 
+/* The milliseconds from now to a deadline, rounded up; below 0: no end. */
+static inline int64_t oari_rpc_left_ms(int64_t deadline_ns, int64_t now_ns)
+{
+    if (deadline_ns == INT64_MAX)
+        return -1;
+    return deadline_ns > now_ns ? (deadline_ns - now_ns + 999999) / 1000000 : 0;
+}
+
 /* rpc_link.c */
 /* Makes a net of a loose duplicate of the group, that is not used yet. */
 oar_status oari_rpc_net_open(oar_rpc *agent, oar_group *parent, int pair,
@@ -368,12 +379,14 @@ void oari_rpc_await_arrivals(oar_rpc *agent);
 int oari_rpc_take_arrival(oar_rpc *agent);
 
 /* rpc_record.c: calls in the flight recorder. world: the ranks in the world, by
- * rank; NULL: this is the world. The others with the lock. */
+ * rank; NULL: this is the world. The others with the lock, but
+ * oari_rpc_record_wait. */
 oar_status oari_rpc_record_open(oar_rpc *agent, const char *name,
                                 const int *world);
 void oari_rpc_record_close(oar_rpc *agent);
+/* awaited: the caller waits for the answer at once. */
 void oari_rpc_record_begin(oar_rpc *agent, oari_rpc_pending *p,
-                           const char *file, int line);
+                           const char *file, int line, int awaited);
 void oari_rpc_record_wait(oar_rpc *agent, const oar_future *future, int waits);
 void oari_rpc_record_end(oar_rpc *agent, const oari_rpc_pending *p, int failed);
 
@@ -382,6 +395,10 @@ void oari_rpc_record_end(oar_rpc *agent, const oari_rpc_pending *p, int failed);
  * flags for them are filled in here. OAR_E_NOMEM: nothing is sent. */
 oar_status oari_rpc_send(oar_rpc *agent, int to, oari_rpc_head *head,
                          oar_rpc_message *message);
+/* Sends a small message at once, as an active one: 1. Returns 0 if that cannot
+ * be done now. Borrows message (may be NULL). With the lock. */
+int oari_rpc_push(oar_rpc *agent, int to, oari_rpc_head *head,
+                  const oar_rpc_message *message);
 /* Makes progress for a thread that waits without sleeping. */
 void oari_rpc_drive(oar_rpc *agent);
 /* Waits on agent->changed, with the lock held; 0 after the deadline. */
@@ -395,9 +412,11 @@ int oari_rpc_wait(oar_rpc *agent, int (*is_done)(void *arg), void *arg,
 /* Wakes all threads that wait; with the lock. */
 void oari_rpc_tell(oar_rpc *agent);
 
-/* rpc_serve.c: messages as they come, in order, without the lock. */
+/* rpc_serve.c: messages as they come, in order. A call: with the lock, which is
+ * released while its function runs or an answer is sent. */
 void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
                         oar_rpc_message *args, oar_status status);
+/* Without the lock. */
 void oari_rpc_take_cancel(oar_rpc *agent, int from, uint64_t number);
 /* Whether the head of a call fits the window of its sender; with the lock. */
 int oari_rpc_call_fits(const oar_rpc *agent, int from,
@@ -418,7 +437,8 @@ const char *oari_rpc_find_nearest(const oar_rpc *agent, const char *name);
 
 /* rpc_pending.c */
 /* Put a call into the table and its window; take it out, and free it; end its
- * future: with the lock. */
+ * future; take its answer: with the lock. After the two in the middle the caller
+ * tells those that wait (oari_rpc_tell). */
 void oari_rpc_add_pending(oar_rpc *agent, oari_rpc_pending *pending);
 void oari_rpc_remove_pending(oar_rpc *agent, oari_rpc_pending *pending);
 void oari_rpc_finish(oari_rpc_pending *pending, const oar_error *error,
@@ -426,7 +446,8 @@ void oari_rpc_finish(oari_rpc_pending *pending, const oar_error *error,
 void oari_rpc_take_answer(oar_rpc *agent, int from, uint64_t number, int failed,
                           oar_rpc_message *reply, oar_status status);
 oari_rpc_pending *oari_rpc_find_pending(oar_rpc *agent, uint64_t number);
-/* Ends calls to a rank (-1: any) with an error; with the lock. */
+/* Ends calls to a rank (-1: any) with an error; with the lock. The caller tells
+ * those that wait. */
 void oari_rpc_fail_calls(oar_rpc *agent, int to, const oar_error *error);
 /* A call that no one wants any more: ends its future, and marks it so that
  * oari_rpc_send_cancels, without the lock, tells the other rank; with the lock.
@@ -448,13 +469,17 @@ void *oari_rpc_take_spare(oar_rpc *agent, void **list, size_t bytes);
 void oari_rpc_keep_spare(oar_rpc *agent, void **list, void *spare);
 void oari_rpc_free_spares(oar_rpc *agent);
 
-/* rpc_future.c, with the lock. error NULL: it has succeeded. Takes reply. */
+/* rpc_future.c, with the lock. error NULL: it has succeeded. Takes reply. The
+ * caller tells those that wait. */
 void oari_future_finish(oar_future *future, const oar_error *error,
                         oar_rpc_message *reply);
 void oari_future_drop(oar_future *future);
 /* Blocks until one of the futures is done or has a part; without the lock. */
 oar_status oari_future_await(oar_rpc *agent, int count,
                              oar_future *const *future, int *index);
+/* Blocks until the only handle's call is done, gives its reply, and releases
+ * it; without the lock. */
+oar_status oari_future_end(oar_future *future, oar_rpc_message **reply);
 /* Cancels one; waits only while its reply arrives in the caller's memory. */
 void oari_future_abandon(oar_future *future);
 /* Returns the status of one that is done, with its error as the thread's. */

@@ -51,9 +51,10 @@ static oar_status check_open(const oar_rpc *agent, int to)
     return OAR_OK;
 }
 
-/* Waits until the window of a rank has room; with the lock. */
+/* Waits until the window of a rank has room; with the lock. *now_ns is the time
+ * after that. */
 static oar_status enter_window(oar_rpc *agent, const oari_rpc_pending *p,
-                               int no_wait)
+                               int no_wait, int64_t *now_ns)
 {
     oari_rpc_peer *peer = &agent->peer[p->to];
     oar_status status;
@@ -81,8 +82,17 @@ static oar_status enter_window(oar_rpc *agent, const oari_rpc_pending *p,
                                               p->to, p->name));
         oari_rpc_pool_block_end(agent->pool);
         OARI_TRY(status);
+        *now_ns = oari_now_ns();
     }
 }
+
+/* Who calls, and from which line. */
+typedef struct call_place {
+    oar_rpc *agent;
+    const char *file;
+    int line;
+    int awaited; /* the caller waits for the answer at once */
+} call_place;
 
 /* Writes file:line, of a long path its end. */
 static void write_site(const char *file, int line, char *site)
@@ -107,37 +117,42 @@ static void write_site(const char *file, int line, char *site)
     site[bytes] = '\0';
 }
 
-/* Sends a call that is in the table. Takes args. */
-static oar_status send_call(oar_rpc *agent, const oari_rpc_pending *p,
-                            oar_rpc_message *args, oari_rpc_on on)
+/* Writes the head of a call that is in the table. */
+static void fill_head(const oari_rpc_pending *p, oari_rpc_on on, int64_t now_ns,
+                      oari_rpc_head *head)
 {
-    oari_rpc_head head = { .kind = OARI_RPC_CALL,
-                           .call = p->number,
-                           .life = p->life,
-                           .reference = on.id,
-                           .status = (uint32_t)p->parts,
-                           .flags = on.flags };
+    *head = (oari_rpc_head){ .kind = OARI_RPC_CALL,
+                             .call = p->number,
+                             .life = p->life,
+                             .reference = on.id,
+                             .status = (uint32_t)p->parts,
+                             .flags = on.flags };
+    head->left_ms = oari_rpc_left_ms(p->deadline_ns, now_ns);
+    head->parent = oari_rpc_current != NULL ? oari_rpc_current->number : 0;
+    memcpy(head->name, p->name, strlen(p->name) + 1);
+    memcpy(head->site, p->site, strlen(p->site) + 1);
+}
+
+/* Sends a call that could not be pushed. Takes args. */
+static oar_status send_call(oar_rpc *agent, int to, oari_rpc_head *head,
+                            oar_rpc_message *args)
+{
     oar_rpc_message *copy;
     oar_status status;
-    int to = p->to;
 
-    head.left_ms = oari_deadline_left_ms(p->deadline_ns);
-    head.parent = oari_rpc_current != NULL ? oari_rpc_current->number : 0;
-    memcpy(head.name, p->name, strlen(p->name) + 1);
-    memcpy(head.site, p->site, strlen(p->site) + 1);
     if (to != agent->rank)
-        return oari_rpc_send(agent, to, &head, args);
+        return oari_rpc_send(agent, to, head, args);
     status = oari_rpc_message_copy(args, &copy);
     oar_rpc_message_destroy(args);
     if (status != OAR_OK)
         return status;
-    head.value_bytes = copy->bytes;
-    head.array_bytes = copy->array_bytes;
+    head->value_bytes = copy->bytes;
+    head->array_bytes = copy->array_bytes;
     pthread_mutex_lock(&agent->lock);
     agent->peer[to].calls_in++;
     agent->peer[to].bytes_in += copy->bytes + copy->array_bytes;
+    oari_rpc_take_call(agent, to, head, copy, OAR_OK);
     pthread_mutex_unlock(&agent->lock);
-    oari_rpc_take_call(agent, to, &head, copy, OAR_OK);
     return OAR_OK;
 }
 
@@ -169,12 +184,14 @@ static oar_status check_call(const oar_rpc *agent, int to, const char *name,
 /* Fills the records of a call. */
 static void fill_call(oari_rpc_pending *p, oar_future *f, oar_rpc *agent,
                       int to, const char *name, const oar_rpc_message *args,
-                      const oar_rpc_call_opts *opts)
+                      const oar_rpc_call_opts *opts, int64_t now_ns)
 {
+    memset(p, 0, offsetof(oari_rpc_pending, name));
+    memset(f, 0, offsetof(oar_future, error));
     p->to = to;
     p->bytes = oar_rpc_message_bytes(args);
-    p->began_ns = oari_now_ns();
-    p->deadline_ns = find_deadline(agent, opts, p->began_ns);
+    p->began_ns = now_ns;
+    p->deadline_ns = find_deadline(agent, opts, now_ns);
     p->inside = oari_rpc_current != NULL;
     p->parent = opts->detached ? NULL : oari_rpc_current;
     p->future = f;
@@ -185,57 +202,78 @@ static void fill_call(oari_rpc_pending *p, oar_future *f, oar_rpc *agent,
     f->users = 2; /* the caller's handle, and p */
 }
 
+/* Puts a call that fits the window into the table; with the lock. */
+static void add_call(const call_place *at, oari_rpc_pending *p, int awaited)
+{
+    oar_rpc *agent = at->agent;
+
+    p->number = ++agent->next_call;
+    oari_rpc_add_pending(agent, p);
+    agent->stats.calls++;
+    oari_rpc_record_begin(agent, p, at->file, at->line, awaited);
+    oari_rpc_watch_deadline(agent, p->deadline_ns);
+}
+
+/* Makes what only some calls have. */
+static oar_status make_extras(const oar_rpc_call_opts *opts,
+                              oari_rpc_into **into, oari_rpc_stream **stream)
+{
+    OARI_TRY(oari_rpc_into_create(opts, into));
+    if (opts->parts == 0)
+        return OAR_OK;
+    *stream = oari_rpc_stream_create(opts->parts);
+    if (*stream != NULL)
+        return OAR_OK;
+    oari_rpc_into_destroy(*into);
+    return OAR_E_NOMEM;
+}
+
 /* Begins a call. Without a future, args is not taken; with one and a failure,
  * the call is in the table and was not sent. */
-static oar_status begin_call(const char *file, int line, oar_rpc *agent, int to,
-                             const char *name, oar_rpc_message *args,
+static oar_status begin_call(const call_place *at, int to, const char *name,
+                             oar_rpc_message *args,
                              const oar_rpc_call_opts *opts, oari_rpc_on on,
                              oar_future **future)
 {
+    oar_rpc *agent = at->agent;
+    int64_t now_ns = oari_now_ns();
+    oari_rpc_into *into = NULL;
+    oari_rpc_stream *stream = NULL;
     oar_status status = OAR_E_NOMEM;
-    oari_rpc_pending *p, sent;
+    oari_rpc_pending *p;
+    oari_rpc_head head;
     oar_future *f;
+    int sent = 0;
 
+    OARI_TRY(make_extras(opts, &into, &stream));
     pthread_mutex_lock(&agent->lock);
     p = oari_rpc_take_spare(agent, &agent->spare_pending, sizeof *p);
     f = oari_rpc_take_spare(agent, &agent->spare_future, sizeof *f);
-    pthread_mutex_unlock(&agent->lock);
-    if (p != NULL)
-        memset(p, 0, offsetof(oari_rpc_pending, name));
-    if (f != NULL)
-        memset(f, 0, offsetof(oar_future, error));
-    if (p != NULL && f != NULL)
-        status = oari_rpc_into_create(opts, &p->into);
-    if (status == OAR_OK && opts->parts > 0) {
-        f->stream = oari_rpc_stream_create(opts->parts);
-        status = f->stream != NULL ? OAR_OK : OAR_E_NOMEM;
+    if (p != NULL && f != NULL) {
+        fill_call(p, f, agent, to, name, args, opts, now_ns);
+        write_site(at->file, at->line, p->site);
+        p->into = into;
+        f->stream = stream;
+        status = enter_window(agent, p, opts->no_wait, &now_ns);
     }
     if (status == OAR_OK) {
-        fill_call(p, f, agent, to, name, args, opts);
-        write_site(file, line, p->site);
-        pthread_mutex_lock(&agent->lock);
-        status = enter_window(agent, p, opts->no_wait);
-        if (status == OAR_OK) {
-            p->number = ++agent->next_call;
-            oari_rpc_add_pending(agent, p);
-            agent->stats.calls++;
-            oari_rpc_record_begin(agent, p, file, line);
-            oari_rpc_watch_deadline(agent, p->deadline_ns);
-            sent = *p; /* which is gone as soon as its rank is */
-        }
-        pthread_mutex_unlock(&agent->lock);
+        add_call(at, p, at->awaited);
+        fill_head(p, on, now_ns, &head); /* p is gone as soon as its rank is */
+        sent = oari_rpc_push(agent, to, &head, args);
     }
+    pthread_mutex_unlock(&agent->lock);
     if (status != OAR_OK) {
-        if (p != NULL)
-            oari_rpc_into_destroy(p->into);
-        if (f != NULL)
-            oari_rpc_stream_destroy(f->stream);
+        oari_rpc_into_destroy(into);
+        oari_rpc_stream_destroy(stream);
         oari_free(p);
         oari_free(f);
         return status;
     }
     *future = f;
-    return send_call(agent, &sent, args, on);
+    if (!sent)
+        return send_call(agent, to, &head, args);
+    oar_rpc_message_destroy(args);
+    return OAR_OK;
 }
 
 /* Checks what the options say about the reply. */
@@ -255,21 +293,19 @@ static oar_status check_reply(const oar_rpc_call_opts *opts, oari_rpc_on on,
     return oari_rpc_refuse_parts(opts->parts, "rpc_call");
 }
 
-oar_status oari_rpc_begin(const char *file, int line, oar_rpc *rpc, int to,
-                          const char *name, oar_rpc_message *args,
-                          const oar_rpc_call_opts *opts, oari_rpc_on on,
-                          oar_future **future)
+/* Begins a call whose options were read. */
+static oar_status begin(const call_place *at, int to, const char *name,
+                        oar_rpc_message *args, const oar_rpc_call_opts *opts,
+                        oari_rpc_on on, oar_future **future)
 {
-    oar_rpc_call_opts o;
+    oar_rpc *rpc = at->agent;
     oar_future *f = NULL;
-    oar_status status = oari_opts_read(&o, sizeof o, opts);
+    oar_status status = check_reply(opts, on, future != NULL);
 
-    if (status == OAR_OK)
-        status = check_reply(&o, on, future != NULL);
     if (status == OAR_OK)
         status = check_call(rpc, to, name, args);
     if (status == OAR_OK)
-        status = begin_call(file, line, rpc, to, name, args, &o, on, &f);
+        status = begin_call(at, to, name, args, opts, on, &f);
     if (status != OAR_OK && f == NULL) {
         oar_rpc_message_destroy(args);
         return status;
@@ -283,6 +319,7 @@ oar_status oari_rpc_begin(const char *file, int line, oar_rpc *rpc, int to,
         if (p != NULL) {
             oari_rpc_finish(p, &error, NULL);
             oari_rpc_remove_pending(rpc, p);
+            oari_rpc_tell(rpc);
         }
         pthread_mutex_unlock(&rpc->lock);
     }
@@ -290,6 +327,21 @@ oar_status oari_rpc_begin(const char *file, int line, oar_rpc *rpc, int to,
         *future = f;
     else
         oar_future_release(f);
+    return status;
+}
+
+oar_status oari_rpc_begin(const char *file, int line, oar_rpc *rpc, int to,
+                          const char *name, oar_rpc_message *args,
+                          const oar_rpc_call_opts *opts, oari_rpc_on on,
+                          oar_future **future)
+{
+    call_place at = { rpc, file, line, 0 };
+    oar_rpc_call_opts o;
+    oar_status status = oari_opts_read(&o, sizeof o, opts);
+
+    if (status == OAR_OK)
+        return begin(&at, to, name, args, &o, on, future);
+    oar_rpc_message_destroy(args);
     return status;
 }
 
@@ -307,6 +359,8 @@ oar_status oar_rpc_sync_at(const char *file, int line, oar_rpc *rpc, int to,
                            const oar_rpc_call_opts *opts,
                            oar_rpc_message **reply)
 {
+    call_place at = { rpc, file, line, 1 };
+    oari_rpc_on none = { 0 };
     oar_rpc_call_opts o;
     oar_future *future;
     oar_status status = oari_opts_read(&o, sizeof o, opts);
@@ -317,10 +371,6 @@ oar_status oar_rpc_sync_at(const char *file, int line, oar_rpc *rpc, int to,
         oar_rpc_message_destroy(args);
         return status;
     }
-    OARI_TRY(oar_rpc_async_at(file, line, rpc, to, name, args, opts, &future));
-    status = oar_future_wait(future, reply);
-    if (status == OAR_E_BUSY || status == OAR_E_STATE)
-        oari_future_abandon(future); /* this thread may not wait */
-    oar_future_release(future);
-    return status;
+    OARI_TRY(begin(&at, to, name, args, &o, none, &future));
+    return oari_future_end(future, reply);
 }

@@ -144,6 +144,7 @@ oar_status oar_rpc_unregister(oar_rpc *rpc, const char *name)
     e = name != NULL ? oari_rpc_find_function(rpc, name) : NULL;
     if (e != NULL) {
         oari_list_remove(&rpc->functions, &e->link);
+        e->closed = 1;
         while (e->users > 0)
             oari_rpc_wait_change(rpc, OARI_NEVER);
         free_entry(e);

@@ -47,7 +47,6 @@ void oari_future_finish(oar_future *future, const oar_error *error,
     atomic_store(&future->done, 1);
     while ((link = oari_list_take(&future->then)) != NULL)
         post_then(future->agent, OARI_CONTAINER_OF(link, oari_rpc_then, link));
-    oari_rpc_tell(future->agent);
 }
 
 static int is_ready(const oar_future *f)
@@ -81,11 +80,8 @@ static int has_done(void *arg)
 static void note_wait(oar_rpc *agent, int count, oar_future *const *future,
                       int waits)
 {
-    if (count != 1)
-        return;
-    pthread_mutex_lock(&agent->lock);
-    oari_rpc_record_wait(agent, future[0], waits);
-    pthread_mutex_unlock(&agent->lock);
+    if (count == 1)
+        oari_rpc_record_wait(agent, future[0], waits);
 }
 
 oar_status oari_future_await(oar_rpc *agent, int count,
@@ -113,6 +109,29 @@ oar_status oari_future_await(oar_rpc *agent, int count,
 oar_status oari_future_result(const oar_future *future)
 {
     return future->status == OAR_OK ? OAR_OK : oari_fail_with(&future->error);
+}
+
+oar_status oari_future_end(oar_future *future, oar_rpc_message **reply)
+{
+    oar_rpc *agent = future->agent;
+    oar_status status;
+    int index;
+
+    status = oari_future_await(agent, 1, &future, &index);
+    if (status != OAR_OK) {
+        oari_future_abandon(future); /* this thread may not wait */
+        oar_future_release(future);
+        return status;
+    }
+    status = oari_future_result(future);
+    pthread_mutex_lock(&agent->lock);
+    if (status == OAR_OK && reply != NULL) {
+        *reply = future->reply;
+        future->reply = NULL;
+    }
+    oari_future_drop(future);
+    pthread_mutex_unlock(&agent->lock);
+    return status;
 }
 
 oar_status oar_future_wait(oar_future *future, oar_rpc_message **reply)

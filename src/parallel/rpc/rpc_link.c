@@ -349,48 +349,59 @@ static void take_leaving(oar_rpc *agent, int from)
     pthread_mutex_unlock(&agent->lock);
 }
 
-static void handle(oar_rpc *agent, oari_rpc_in *in)
+/* Checks a message that is whole, and gives it what it refers to. */
+static oar_status complete_in(oar_rpc *agent, oari_rpc_in *in)
 {
     oar_status status = in->status;
+    int mapped = (in->head.flags & OARI_RPC_MAPPED) != 0;
 
-    if (!in->skip && status == OAR_OK) {
-        if ((in->head.flags & OARI_RPC_MAPPED) != 0)
-            status = oari_rpc_map_arrays(agent, in->from, in->head.sequence,
-                                         in->message);
-        if (status == OAR_OK)
-            status = oari_rpc_message_check(in->message);
-        if (status == OAR_OK)
-            status = oari_rref_receive_all(agent, in->from, in->message);
-        if (status != OAR_OK) {
-            pthread_mutex_lock(&agent->lock);
-            agent->stats.refused++;
-            pthread_mutex_unlock(&agent->lock);
-        }
-    }
-    if ((in->head.flags & OARI_RPC_MAPPED) != 0 && in->status != OAR_OK)
+    if (status != OAR_OK && mapped)
         oari_rpc_map_return(agent, in->from, in->head.sequence);
-    if (in->skip)
-        ;
-    else if (in->head.kind == OARI_RPC_CALL)
+    if (status == OAR_OK && mapped)
+        status = oari_rpc_map_arrays(agent, in->from, in->head.sequence,
+                                     in->message);
+    if (status == OAR_OK)
+        status = oari_rpc_message_check(in->message);
+    if (status == OAR_OK)
+        status = oari_rref_receive_all(agent, in->from, in->message);
+    return status;
+}
+
+/* Handles a message that is neither a call nor an answer. */
+static void handle_note(oar_rpc *agent, oari_rpc_in *in, oar_status status)
+{
+    if (in->head.kind == OARI_RPC_PART) {
+        oari_rpc_take_part(agent, in->from, in->head.call, in->message, status);
+        return;
+    }
+    oar_rpc_message_destroy(in->message);
+    if (in->head.kind == OARI_RPC_CANCEL)
+        oari_rpc_take_cancel(agent, in->from, in->head.call);
+    else if (in->head.kind == OARI_RPC_LEAVING)
+        take_leaving(agent, in->from);
+    else if (in->head.kind == OARI_RPC_CREDIT)
+        oari_rpc_take_credit(agent, in->from, &in->head);
+    else if (in->head.kind == OARI_RPC_RETURNED)
+        oari_rpc_map_returned(agent, in->from, in->head.reference);
+    else
+        oari_rref_take_note(agent, in->from, &in->head);
+}
+
+/* Handles a message that was checked, with that status; with the lock, which it
+ * releases meanwhile. */
+static void handle(oar_rpc *agent, oari_rpc_in *in, oar_status status)
+{
+    agent->stats.refused += in->status == OAR_OK && status != OAR_OK;
+    if (in->head.kind == OARI_RPC_CALL) {
         oari_rpc_take_call(agent, in->from, &in->head, in->message, status);
-    else if (in->head.kind == OARI_RPC_ANSWER)
+    } else if (in->head.kind == OARI_RPC_ANSWER) {
         oari_rpc_take_answer(agent, in->from, in->head.call,
                              (in->head.flags & OARI_RPC_FAILED) != 0,
                              in->message, status);
-    else if (in->head.kind == OARI_RPC_PART)
-        oari_rpc_take_part(agent, in->from, in->head.call, in->message, status);
-    else {
-        oar_rpc_message_destroy(in->message);
-        if (in->head.kind == OARI_RPC_CANCEL)
-            oari_rpc_take_cancel(agent, in->from, in->head.call);
-        else if (in->head.kind == OARI_RPC_LEAVING)
-            take_leaving(agent, in->from);
-        else if (in->head.kind == OARI_RPC_CREDIT)
-            oari_rpc_take_credit(agent, in->from, &in->head);
-        else if (in->head.kind == OARI_RPC_RETURNED)
-            oari_rpc_map_returned(agent, in->from, in->head.reference);
-        else
-            oari_rref_take_note(agent, in->from, &in->head);
+    } else {
+        pthread_mutex_unlock(&agent->lock);
+        handle_note(agent, in, status);
+        pthread_mutex_lock(&agent->lock);
     }
 }
 
@@ -402,6 +413,7 @@ static void handle_all(oar_rpc *agent)
         oari_rpc_slot *slot = OARI_CONTAINER_OF(oari_list_take(&agent->ready),
                                                 oari_rpc_slot, link);
         oari_rpc_in *in = slot == NULL ? take_whole(agent) : NULL;
+        oar_status status = OAR_OK;
 
         if (slot == NULL && in == NULL) {
             if (!oari_rpc_take_arrival(agent))
@@ -409,16 +421,17 @@ static void handle_all(oar_rpc *agent)
             continue;
         }
         pthread_mutex_unlock(&agent->lock);
-        if (slot != NULL) {
-            if (slot->status == OAR_OK)
-                read_first(slot->net, slot->came.source, slot->byte,
-                           slot->came.bytes);
+        if (slot != NULL && slot->status == OAR_OK)
+            read_first(slot->net, slot->came.source, slot->byte,
+                       slot->came.bytes);
+        if (slot != NULL)
             post_slot(slot);
-        } else {
-            handle(agent, in);
-            oari_free(in);
-        }
+        else if (!in->skip)
+            status = complete_in(agent, in);
         pthread_mutex_lock(&agent->lock);
+        if (in != NULL && !in->skip)
+            handle(agent, in, status);
+        oari_free(in);
     }
     agent->pumping = 0;
     if (agent->closing || agent->to_pump > 0)
@@ -441,48 +454,49 @@ void oari_rpc_pump(oar_rpc *agent)
     oari_rpc_pumping = outer;
 }
 
-/* Takes a call or an answer of one part that is the next in turn, and handles
- * it: 1. Else nothing has been done. */
-static int take_next(oari_rpc_net *net, int source, const unsigned char *byte,
-                     size_t bytes)
+/* Reads a message that may be handled at once: a call or an answer of one part.
+ * Returns 0 if it is another. */
+static int read_small(const oar_rpc *agent, const unsigned char *byte,
+                      size_t bytes, oari_rpc_in *in, size_t *behind)
+{
+    return oari_rpc_read_head(byte, bytes, agent->opts.message_bytes, &in->head,
+                              behind) == OAR_OK &&
+           (in->head.kind == OARI_RPC_CALL ||
+            in->head.kind == OARI_RPC_ANSWER) &&
+           in->head.arrays == 0 && in->head.array_bytes == 0 &&
+           (in->head.flags & (OARI_RPC_APART | OARI_RPC_MAPPED)) == 0;
+}
+
+/* Handles such a message if it is the next in turn: 1. Else nothing has been
+ * done. With the lock, which it releases meanwhile. */
+static int take_next(oari_rpc_net *net, oari_rpc_in *in,
+                     const unsigned char *values)
 {
     oar_rpc *agent = net->agent;
-    int from = oari_rpc_rank_of(net, source), taken;
-    oari_rpc_peer *peer = &agent->peer[from];
-    oari_rpc_in in;
-    size_t at;
+    oari_rpc_peer *peer = &agent->peer[in->from];
+    oar_status status;
 
-    if (peer->net != net ||
-        oari_rpc_read_head(byte, bytes, agent->opts.message_bytes, &in.head,
-                           &at) != OAR_OK ||
-        (in.head.kind != OARI_RPC_CALL && in.head.kind != OARI_RPC_ANSWER) ||
-        in.head.arrays > 0 || in.head.array_bytes > 0 ||
-        (in.head.flags & (OARI_RPC_APART | OARI_RPC_MAPPED)) != 0)
+    if (peer->net != net || in->head.sequence != peer->expected ||
+        peer->incoming.first != NULL ||
+        check_turn(agent, in->from, &in->head) != OAR_OK)
         return 0;
-    pthread_mutex_lock(&agent->lock);
-    taken = in.head.sequence == peer->expected &&
-            peer->incoming.first == NULL &&
-            check_turn(agent, from, &in.head) == OAR_OK;
-    if (taken) {
-        peer->expected++;
-        agent->stats.bytes_in += in.head.value_bytes;
-        if (in.head.kind == OARI_RPC_CALL) {
-            peer->calls_in++;
-            peer->bytes_in += in.head.value_bytes;
-        }
+    peer->expected++;
+    agent->stats.bytes_in += in->head.value_bytes;
+    if (in->head.kind == OARI_RPC_CALL) {
+        peer->calls_in++;
+        peer->bytes_in += in->head.value_bytes;
     }
-    pthread_mutex_unlock(&agent->lock);
-    if (!taken)
-        return 0;
-    in.net = net;
-    in.from = from;
-    in.skip = in.arriving = 0;
-    in.message = NULL;
-    in.status = oari_rpc_message_receive((size_t)in.head.value_bytes, 0, NULL,
-                                         NULL, &in.message);
-    if (in.message != NULL && bytes > at)
-        memcpy(in.message->values, byte + at, bytes - at);
-    handle(agent, &in);
+    in->net = net;
+    in->skip = in->arriving = 0;
+    in->message = NULL;
+    in->status = status = oari_rpc_message_receive((size_t)in->head.value_bytes,
+                                                   0, NULL, NULL, &in->message);
+    if (status == OAR_OK) {
+        if (in->message->bytes > 0)
+            memcpy(in->message->values, values, in->message->bytes);
+        status = complete_in(agent, in);
+    }
+    handle(agent, in, status);
     return 1;
 }
 
@@ -493,18 +507,23 @@ void oari_rpc_take_active(void *arg, int from, const unsigned char *data,
 {
     oari_rpc_net *net = arg;
     oar_rpc *agent = net->agent;
-    int outer = oari_rpc_pumping;
+    int outer = oari_rpc_pumping, small;
+    oari_rpc_in in;
+    size_t behind = 0;
 
+    small = read_small(agent, data, bytes, &in, &behind);
+    in.from = oari_rpc_rank_of(net, from);
     pthread_mutex_lock(&agent->lock);
     agent->to_pump++;
     while (agent->pumping)
         oari_rpc_wait_change(agent, OARI_NEVER);
     agent->to_pump--;
     agent->pumping = oari_rpc_pumping = 1;
-    pthread_mutex_unlock(&agent->lock);
-    if (!take_next(net, from, data, bytes))
+    if (!small || !take_next(net, &in, data + behind)) {
+        pthread_mutex_unlock(&agent->lock);
         read_first(net, from, data, bytes);
-    pthread_mutex_lock(&agent->lock);
+        pthread_mutex_lock(&agent->lock);
+    }
     handle_all(agent);
     oari_rpc_pumping = outer;
 }

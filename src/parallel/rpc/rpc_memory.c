@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rpc: memory of large arrays. The lock guards all there is here. */
+/* rpc: memory of large arrays and of messages. The lock guards blocks; a flag
+ * guards messages, and a thread that finds it set does without them. */
 #include "parallel/rpc/rpc_memory.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/list.h"
+#include "parallel/rpc/rpc_message.h"
 
 enum {
-    KEPT_FROM = 128 << 10, /* bytes of a block that is worth keeping */
-    MOST_BYTES = 192 << 20 /* of all that are kept */
+    KEPT_FROM = 128 << 10,  /* bytes of a block that is worth keeping */
+    MOST_BYTES = 192 << 20, /* of all that are kept */
+    MOST_MESSAGES = 256     /* that are kept */
 };
 
 typedef struct block {
@@ -21,7 +27,11 @@ typedef struct block {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static oari_list kept; /* the latest last */
 static size_t kept_bytes;
-static int agents;
+static atomic_int agents;
+
+static atomic_flag messages_busy = ATOMIC_FLAG_INIT;
+static void *message; /* whose first word points to the next */
+static int messages;
 
 /* Frees the oldest blocks until so many bytes are left; with the lock. */
 static void trim(size_t most)
@@ -34,18 +44,76 @@ static void trim(size_t most)
     }
 }
 
+/* Takes a message that is kept; with the flag. NULL: there is none. */
+static void *pop_message(void)
+{
+    void *taken = message;
+
+    if (taken != NULL) {
+        memcpy(&message, taken, sizeof message);
+        messages--;
+    }
+    return taken;
+}
+
+/* A message that is given back later finds that there is no agent. */
+static void free_messages(void)
+{
+    void *kept_message;
+
+    while (atomic_flag_test_and_set(&messages_busy))
+        sched_yield();
+    while ((kept_message = pop_message()) != NULL)
+        oari_free(kept_message);
+    atomic_flag_clear(&messages_busy);
+}
+
+oar_rpc_message *oari_rpc_memory_take_message(void)
+{
+    void *taken = NULL;
+
+    if (!atomic_flag_test_and_set_explicit(&messages_busy,
+                                           memory_order_acquire)) {
+        taken = pop_message();
+        atomic_flag_clear_explicit(&messages_busy, memory_order_release);
+    }
+    return taken != NULL ? taken
+                         : oari_alloc_aligned(_Alignof(oar_rpc_message),
+                                              sizeof(oar_rpc_message));
+}
+
+void oari_rpc_memory_give_message(oar_rpc_message *given)
+{
+    int keep = 0;
+
+    if (!atomic_flag_test_and_set_explicit(&messages_busy,
+                                           memory_order_acquire)) {
+        keep = atomic_load(&agents) > 0 && messages < MOST_MESSAGES;
+        if (keep) {
+            memcpy(given, &message, sizeof message);
+            message = given;
+            messages++;
+        }
+        atomic_flag_clear_explicit(&messages_busy, memory_order_release);
+    }
+    if (!keep)
+        oari_free(given);
+}
+
 void oari_rpc_memory_open(void)
 {
     pthread_mutex_lock(&lock);
-    agents++;
+    atomic_fetch_add(&agents, 1);
     pthread_mutex_unlock(&lock);
 }
 
 void oari_rpc_memory_close(void)
 {
     pthread_mutex_lock(&lock);
-    if (--agents == 0)
+    if (atomic_fetch_sub(&agents, 1) == 1) {
         trim(0);
+        free_messages();
+    }
     pthread_mutex_unlock(&lock);
 }
 
@@ -56,7 +124,7 @@ static void give_back(void *arg)
     pthread_mutex_lock(&lock);
     oari_list_append(&kept, &b->link);
     kept_bytes += b->bytes;
-    trim(agents > 0 ? MOST_BYTES : 0);
+    trim(atomic_load(&agents) > 0 ? MOST_BYTES : 0);
     pthread_mutex_unlock(&lock);
 }
 

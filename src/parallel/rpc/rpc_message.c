@@ -19,7 +19,7 @@ oar_status oar_rpc_message_create(oar_rpc_message **message)
 
     if (message == NULL)
         return oari_fail(OAR_E_ARG, "rpc_message_create: no place for it");
-    m = oari_alloc_aligned(_Alignof(oar_rpc_message), sizeof *m);
+    m = oari_rpc_memory_take_message();
     if (m == NULL)
         return OAR_E_NOMEM;
     memset(m, 0, offsetof(oar_rpc_message, inside));
@@ -49,7 +49,7 @@ void oar_rpc_message_destroy(oar_rpc_message *message)
     oari_vec_free(&message->arrays);
     if (message->values != message->inside)
         oari_free(message->values);
-    oari_free(message);
+    oari_rpc_memory_give_message(message);
 }
 
 size_t oar_rpc_message_bytes(const oar_rpc_message *message)

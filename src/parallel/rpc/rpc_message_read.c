@@ -49,6 +49,14 @@ oar_status oar_rpc_get_i64(oar_rpc_message *message, int64_t *value)
 {
     oari_rpc_value v;
 
+    if (message != NULL && value != NULL && message->at < message->bytes &&
+        message->bytes - message->at >= 9 &&
+        message->values[message->at] == OARI_RPC_I64) {
+        *value = (int64_t)oari_rpc_u64(message->values + message->at + 1);
+        message->at += 9;
+        message->read++;
+        return OAR_OK;
+    }
     OARI_TRY(take_next(message, OARI_RPC_I64, value, &v));
     *value = v.i64;
     return OAR_OK;

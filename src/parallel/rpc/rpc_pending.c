@@ -101,7 +101,6 @@ void oari_rpc_remove_pending(oar_rpc *agent, oari_rpc_pending *p)
     agent->cancels -= p->cancel;
     if (p->parent != NULL)
         p->parent->children--;
-    oari_rpc_tell(agent);
     oari_rpc_into_destroy(p->into);
     oari_rpc_keep_spare(agent, &agent->spare_pending, p);
 }
@@ -150,6 +149,7 @@ void oari_rpc_give_up(oari_rpc_pending *pending, const oar_error *error)
     agent->stats.timed_out += error->status == OAR_E_TIMEOUT;
     agent->stats.cancelled += error->status == OAR_E_CANCELLED;
     oari_rpc_finish(pending, error, NULL);
+    oari_rpc_tell(agent);
     pending->cancel = 1;
     agent->cancels++;
 }
@@ -227,10 +227,8 @@ void oari_rpc_take_answer(oar_rpc *agent, int from, uint64_t number, int failed,
         error.rank = agent->rank;
         error.peer = from;
     }
-    pthread_mutex_lock(&agent->lock);
     p = oari_rpc_find_pending(agent, number);
     if (p == NULL || p->to != from) { /* its rank was gone before */
-        pthread_mutex_unlock(&agent->lock);
         oar_rpc_message_destroy(reply);
         return;
     }
@@ -247,7 +245,7 @@ void oari_rpc_take_answer(oar_rpc *agent, int from, uint64_t number, int failed,
     }
     oari_rpc_finish(p, status != OAR_OK ? &error : NULL, reply);
     oari_rpc_remove_pending(agent, p);
-    pthread_mutex_unlock(&agent->lock);
+    oari_rpc_tell(agent);
 }
 
 /* ---- deadlines ----------------------------------------------------------- */

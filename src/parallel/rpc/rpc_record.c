@@ -4,7 +4,7 @@
  * recorded as a receive of its answer with a tag that no message has
  * (record/operation.h); its label is "name", or "name <- name of the function
  * that makes it". */
-#include <stdio.h>
+#include <string.h>
 
 #include "base/call_site.h"
 #include "base/clock.h"
@@ -41,12 +41,22 @@ void oari_rpc_record_close(oar_rpc *agent)
     oari_recorder_destroy(agent->recorder);
 }
 
+/* Appends a text to a label, at most so many bytes; returns where it ends. */
+static char *append(char *to, const char *text, size_t most)
+{
+    size_t bytes = strnlen(text, most);
+
+    memcpy(to, text, bytes);
+    to[bytes] = '\0';
+    return to + bytes;
+}
+
 void oari_rpc_record_begin(oar_rpc *agent, oari_rpc_pending *p,
-                           const char *file, int line)
+                           const char *file, int line, int awaited)
 {
     const oar_rpc_call *outer = oari_rpc_current;
     oari_call_site site = oari_call_site_of(file, line);
-    int64_t left = oari_deadline_left_ms(p->deadline_ns);
+    int64_t left = oari_rpc_left_ms(p->deadline_ns, p->began_ns);
     char label[LABEL_BYTES];
     oari_operation op = { .kind = OAR_COLL_RECV,
                           .dtype = OAR_U8,
@@ -60,18 +70,19 @@ void oari_rpc_record_begin(oar_rpc *agent, oari_rpc_pending *p,
     if (agent->recorder == NULL)
         return;
     if (outer != NULL && outer->entry != NULL)
-        snprintf(label, sizeof label, "%.17s" OARI_CALL_BY "%.17s", p->name,
-                 outer->entry->name);
+        append(append(append(label, p->name, 17), OARI_CALL_BY, 4),
+               outer->entry->name, 17);
     else
-        snprintf(label, sizeof label, "%.39s", p->name);
-    p->record = ++agent->records;
-    oari_recorder_post(agent->recorder, p->record, &op, OARI_POSTED);
+        append(label, p->name, sizeof label - 1);
+    p->record = p->future->record = ++agent->records;
+    oari_recorder_post(agent->recorder, p->record, &op,
+                       awaited ? OARI_AWAITED : OARI_POSTED);
 }
 
 void oari_rpc_record_wait(oar_rpc *agent, const oar_future *future, int waits)
 {
-    if (agent->recorder != NULL && future->pending != NULL)
-        oari_recorder_wait(agent->recorder, future->pending->record, waits);
+    if (agent->recorder != NULL)
+        oari_recorder_wait(agent->recorder, future->record, waits);
 }
 
 void oari_rpc_record_end(oar_rpc *agent, const oari_rpc_pending *p, int failed)

@@ -177,17 +177,12 @@ oar_status oar_rref_fetch_at(const char *file, int line, oar_rref *rref,
 {
     oar_rpc_call_opts o;
     oar_future *future;
-    oar_status status;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     OARI_TRY(oari_rpc_refuse_parts(o.parts, "rref_fetch"));
     OARI_TRY(
         oar_rref_call_at(file, line, rref, "oar.fetch", NULL, opts, &future));
-    status = oar_future_wait(future, value);
-    if (status == OAR_E_BUSY || status == OAR_E_STATE)
-        oari_future_abandon(future); /* this thread may not wait */
-    oar_future_release(future);
-    return status;
+    return oari_future_end(future, value);
 }
 
 oar_rref *oar_rpc_self(const oar_rpc_call *call)

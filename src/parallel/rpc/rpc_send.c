@@ -168,72 +168,57 @@ static oari_rpc_out *write_out(int to, const oari_rpc_head *head,
     return out;
 }
 
-/* Takes the turn to send a message to a rank by its net; NULL: another thread
- * has it, others are before it, or nothing can be sent. */
-static oari_rpc_net *take_turn(oar_rpc *agent, int to, int life,
-                               uint64_t *sequence)
+/* Whether the next message to a rank can go now; with the lock. */
+static int is_my_turn(const oar_rpc *agent, int to, int life)
 {
-    oari_rpc_peer *peer = &agent->peer[to];
-    oari_rpc_net *net = NULL;
+    const oari_rpc_peer *peer = &agent->peer[to];
 
-    pthread_mutex_lock(&agent->lock);
-    if (!peer->sending && peer->outgoing.first == NULL && !peer->gone &&
-        !agent->closing && peer->life == life && peer->net != NULL) {
-        net = peer->net;
-        net->parts++;
-        peer->sending = 1;
-        *sequence = peer->sent + 1;
-    }
-    pthread_mutex_unlock(&agent->lock);
-    return net;
+    return !peer->sending && peer->outgoing.first == NULL && !peer->gone &&
+           !agent->closing && peer->life == life && peer->net != NULL;
 }
 
-/* Sends a message that is a single part, without references, as an active one.
- * Returns 0 if that cannot be done now; then it has no number. */
-static int push(oar_rpc *agent, int to, const oari_rpc_head *head,
-                const oar_rpc_message *m, size_t bytes)
+/* The lock is held while the message is written, so that none can overtake it:
+ * nothing waits there, and no function runs. */
+int oari_rpc_push(oar_rpc *agent, int to, oari_rpc_head *head,
+                  const oar_rpc_message *message)
 {
     oari_rpc_peer *peer = &agent->peer[to];
     unsigned char byte[PUSH_BYTES];
-    uint64_t sequence;
-    oari_rpc_net *net;
-    int sent, more;
+    size_t bytes;
 
-    if (bytes > PUSH_BYTES || head->arrays > 0 ||
-        (head->flags & (OARI_RPC_MAPPED | OARI_RPC_APART)) != 0 ||
-        (m != NULL && m->refs.count > 0) ||
-        (net = take_turn(agent, to, head->life, &sequence)) == NULL)
+    if (!is_my_turn(agent, to, head->life) ||
+        (message != NULL &&
+         (message->refs.count > 0 || message->arrays.count > 0)))
         return 0;
-    write_first(byte, head, m);
-    oari_rpc_set_u64(byte + 8, sequence);
-    sent = oari_active_send(net->group, oari_rpc_rank_in(net, to), byte, bytes);
-    pthread_mutex_lock(&agent->lock);
-    peer->sending = 0;
-    if (sent && peer->net == net) {
-        peer->sent = sequence;
-        agent->stats.bytes_out += head->value_bytes;
-    }
-    if (--net->parts == 0 && net->closing)
-        pthread_cond_broadcast(&agent->changed);
-    more = peer->outgoing.first != NULL;
-    pthread_mutex_unlock(&agent->lock);
-    if (more)
-        flush(agent, to);
-    return sent;
+    bytes = complete_head(head, message, 0);
+    if (bytes > PUSH_BYTES || (head->flags & OARI_RPC_APART) != 0)
+        return 0;
+    head->sequence = peer->sent + 1;
+    write_first(byte, head, message);
+    if (!oari_active_send(peer->net->group, oari_rpc_rank_in(peer->net, to),
+                          byte, bytes))
+        return 0;
+    peer->sent++;
+    agent->stats.bytes_out += head->value_bytes;
+    return 1;
 }
 
 oar_status oari_rpc_send(oar_rpc *agent, int to, oari_rpc_head *head,
                          oar_rpc_message *message)
 {
-    size_t bytes =
-        complete_head(head, message, oari_rpc_map_applies(agent, to, message));
     oari_rpc_out *out;
-    int keep;
+    size_t bytes;
+    int keep, sent;
 
-    if (push(agent, to, head, message, bytes)) {
+    pthread_mutex_lock(&agent->lock);
+    sent = oari_rpc_push(agent, to, head, message);
+    pthread_mutex_unlock(&agent->lock);
+    if (sent) {
         oar_rpc_message_destroy(message);
         return OAR_OK;
     }
+    bytes =
+        complete_head(head, message, oari_rpc_map_applies(agent, to, message));
     out = write_out(to, head, message, bytes);
     if (out == NULL) {
         oar_rpc_message_destroy(message);

@@ -41,76 +41,117 @@ static oar_rpc_message *write_failure(const oar_error *error)
     return NULL;
 }
 
-/* Sends an answer; takes reply. */
-static void send_answer(oar_rpc *agent, int to, int life, uint64_t number,
-                        int failed, oar_rpc_message *reply)
+/* Sends an answer that could not be pushed; takes reply. */
+static void send_answer(oar_rpc *agent, int to, oari_rpc_head *head,
+                        oar_rpc_message *reply)
 {
-    oari_rpc_head head = {
-        .kind = OARI_RPC_ANSWER, .call = number, .life = life, .left_ms = -1
-    };
     oar_rpc_message *copy = NULL;
     oar_status status;
 
-    head.flags = failed ? OARI_RPC_FAILED : 0;
     if (to != agent->rank) {
-        status = oari_rpc_send(agent, to, &head, reply);
+        status = oari_rpc_send(agent, to, head, reply);
         if (status != OAR_OK) /* the caller's window must open again */
-            oari_rpc_send(agent, to, &head, NULL);
+            oari_rpc_send(agent, to, head, NULL);
         return;
     }
     status = oari_rpc_message_copy(reply, &copy);
     oar_rpc_message_destroy(reply);
-    oari_rpc_take_answer(agent, to, number, failed, copy, status);
+    pthread_mutex_lock(&agent->lock);
+    oari_rpc_take_answer(agent, to, head->call,
+                         (head->flags & OARI_RPC_FAILED) != 0, copy, status);
+    pthread_mutex_unlock(&agent->lock);
 }
+
+/* Makes the failure that a reply which cannot be sent is; 0: it can. */
+static int check_reply(const oar_rpc_call *call, const char *name,
+                       oar_error *error)
+{
+    const oar_rpc *agent = call->agent;
+    uint64_t most = agent->peer[call->from].limits.message_bytes;
+
+    if (oari_rref_check_all(agent, call->reply) != OAR_OK) {
+        *error = *oar_last_error();
+        return 1;
+    }
+    if (oar_rpc_message_bytes(call->reply) <= most)
+        return 0;
+    oari_error_set(error, OAR_E_SIZE,
+                   "the reply of \"%s\" has %zu bytes, rank %d takes %llu",
+                   name, oar_rpc_message_bytes(call->reply), call->from,
+                   (unsigned long long)most);
+    return 1;
+}
+
+/* Makes the answer of a call that has failed. */
+static void write_error(oar_rpc_call *call, const char *name,
+                        const oar_error *error)
+{
+    oar_error whole = *error;
+
+    complete_error(call, name, &whole);
+    oar_rpc_message_destroy(call->reply);
+    call->reply = write_failure(&whole);
+}
+
+/* What is mapped or held by arguments is given back before the answer goes;
+ * other arguments are freed when it has gone. */
+static oar_rpc_message *drop_args(oar_rpc_call *call)
+{
+    oar_rpc_message *args = call->args;
+
+    if (args == NULL || (args->arrays.count == 0 && args->refs.count == 0))
+        return args;
+    oar_rpc_message_destroy(args);
+    return NULL;
+}
+
+static oari_rpc_strand *strand_of(const oar_rpc_call *call);
 
 /* Ends a call: answers it, and frees it. error NULL: it has succeeded. */
 static void answer(oar_rpc_call *call, const char *name, const oar_error *error)
 {
     oar_rpc *agent = call->agent;
     oari_rpc_peer *peer = &agent->peer[call->from];
-    oar_rpc_message *reply = call->reply;
-    uint64_t number = call->number;
-    int from = call->from, life = call->life;
-    oar_rref *rref;
+    oari_rpc_head head = { .kind = OARI_RPC_ANSWER,
+                           .call = call->number,
+                           .life = call->life,
+                           .left_ms = -1 };
+    oar_rpc_message *args = drop_args(call), *reply;
+    oari_rpc_entry *entry = call->entry;
+    oari_rpc_strand *strand = entry != NULL ? strand_of(call) : NULL;
+    oar_rref *rref = call->rref;
+    int from = call->from, sent;
     oar_error e;
 
-    if (error == NULL && oari_rref_check_all(agent, reply) != OAR_OK) {
-        e = *oar_last_error();
+    if (error == NULL && check_reply(call, name, &e))
         error = &e;
-    }
-    if (error == NULL &&
-        oar_rpc_message_bytes(reply) > peer->limits.message_bytes) {
-        oari_error_set(&e, OAR_E_SIZE,
-                       "the reply of \"%s\" has %zu bytes, rank %d takes %llu",
-                       name, oar_rpc_message_bytes(reply), from,
-                       (unsigned long long)peer->limits.message_bytes);
-        error = &e;
-    }
-    if (error != NULL) {
-        oar_error whole = *error;
-
-        complete_error(call, name, &whole);
-        oar_rpc_message_destroy(reply);
-        reply = write_failure(&whole);
-    }
-    oar_rpc_message_destroy(call->args);
+    if (error != NULL)
+        write_error(call, name, error);
+    reply = call->reply;
+    head.flags = error != NULL ? OARI_RPC_FAILED : 0;
     pthread_mutex_lock(&agent->lock);
     oari_rpc_leave_children(agent, call);
     oari_list_remove(&agent->serving, &call->link);
-    if (life == peer->life) {
+    if (call->life == peer->life) {
         peer->calls_in--;
         peer->bytes_in -= call->bytes;
     }
-    if (call->entry != NULL && --call->entry->users == 0)
+    agent->stats.running -= call->begun;
+    sent = oari_rpc_push(agent, from, &head, reply);
+    if (strand != NULL)
+        oari_rpc_release_strand(agent, strand);
+    if ((entry != NULL && --entry->users == 0 && entry->closed) ||
+        (agent->serving.first == NULL && (agent->draining || agent->closing)))
         oari_rpc_tell(agent);
-    if (agent->serving.first == NULL)
-        oari_rpc_tell(agent);
-    rref = call->rref;
     oari_rpc_keep_spare(agent, &agent->spare_call, call);
     pthread_mutex_unlock(&agent->lock);
     if (rref != NULL)
         oari_rref_drop_handle(rref);
-    send_answer(agent, from, life, number, error != NULL, reply);
+    if (sent)
+        oar_rpc_message_destroy(reply);
+    else
+        send_answer(agent, from, &head, reply);
+    oar_rpc_message_destroy(args);
 }
 
 /* ---- running ------------------------------------------------------------- */
@@ -125,13 +166,12 @@ static void queue_call(oar_rpc *agent, oar_rpc_call *call)
 }
 
 /* Why a call that is to begin does not; with the lock. */
-static int is_unwanted(const oar_rpc_call *call, oar_error *error)
+static int is_unwanted(const oar_rpc_call *call, int64_t now, oar_error *error)
 {
     if (atomic_load(&call->cancelled))
         oari_error_set(error, OAR_E_CANCELLED,
                        "cancelled before the function began");
-    else if (call->deadline_ns != OARI_NEVER &&
-             call->deadline_ns <= oari_now_ns())
+    else if (call->deadline_ns <= now)
         oari_error_set(error, OAR_E_TIMEOUT,
                        "its time was over before the function began");
     else if (call->rref != NULL && call->rref->phase == OARI_RREF_FAILED)
@@ -176,25 +216,13 @@ void oari_rpc_release_strand(oar_rpc *agent, oari_rpc_strand *strand)
 /* Ends a call whose function has returned, and which is not kept. */
 static void end_call(oar_rpc_call *call)
 {
-    oar_rpc *agent = call->agent;
-    oari_rpc_strand *strand = strand_of(call);
-    int failed = call->status != OAR_OK;
-    char name[OARI_RPC_NAME + 1];
-    oar_error error;
+    const oar_error *error = call->status != OAR_OK ? &call->error : NULL;
 
-    if (failed)
-        error = call->error;
-    memcpy(name, call->entry->name, strlen(call->entry->name) + 1);
     if (call->makes) {
-        oari_rref_settle(call->rref, call->reply, failed ? &error : NULL);
+        oari_rref_settle(call->rref, call->reply, error);
         call->reply = NULL;
     }
-    pthread_mutex_lock(&agent->lock);
-    agent->stats.running -= call->begun;
-    if (strand != NULL)
-        oari_rpc_release_strand(agent, strand);
-    pthread_mutex_unlock(&agent->lock);
-    answer(call, name, failed ? &error : NULL);
+    answer(call, call->entry->name, error);
 }
 
 /* Notes a failure of a call, of which the first counts, and gives up one use of
@@ -217,31 +245,54 @@ static void finish_use(oar_rpc_call *call, oar_status status)
         end_call(call);
 }
 
-static void run_call(void *arg)
+/* Notes that a call begins; with the lock. Returns 0 if it is not to. */
+static int begin_run(oar_rpc_call *call, int64_t now, oar_error *error)
 {
-    oar_rpc_call *call = arg, *outer = oari_rpc_current;
-    oar_rpc *agent = call->agent;
-    oari_rpc_entry *entry = call->entry;
-    oar_status status;
-    oar_error error;
-    int unwanted;
+    int wanted = !is_unwanted(call, now, error);
 
-    pthread_mutex_lock(&agent->lock);
-    unwanted = is_unwanted(call, &error);
-    call->begun = !unwanted;
-    agent->stats.running += !unwanted;
-    agent->stats.served += (uint64_t)!unwanted;
-    pthread_mutex_unlock(&agent->lock);
-    if (unwanted) {
-        call->error = error;
-        finish_use(call, error.status);
-        return;
-    }
+    call->begun = wanted;
+    call->agent->stats.running += wanted;
+    call->agent->stats.served += (uint64_t)wanted;
+    return wanted;
+}
+
+/* Runs the function of a call that has begun. */
+static void run_function(oar_rpc_call *call)
+{
+    const oari_rpc_entry *entry = call->entry;
+    oar_rpc_call *outer = oari_rpc_current;
+    oar_status status;
+
     oari_rpc_current = call;
-    oar_clear_error();
+    if (oar_last_error()->status != OAR_OK)
+        oar_clear_error();
     status = entry->fn(entry->arg, call);
     oari_rpc_current = outer;
     finish_use(call, status);
+}
+
+/* Ends a call that does not begin. */
+static void refuse_call(oar_rpc_call *call, const oar_error *error)
+{
+    call->error = *error;
+    finish_use(call, error->status);
+}
+
+static void run_call(void *arg)
+{
+    oar_rpc_call *call = arg;
+    oar_rpc *agent = call->agent;
+    int64_t now = call->deadline_ns != OARI_NEVER ? oari_now_ns() : 0;
+    oar_error error;
+    int wanted;
+
+    pthread_mutex_lock(&agent->lock);
+    wanted = begin_run(call, now, &error);
+    pthread_mutex_unlock(&agent->lock);
+    if (wanted)
+        run_function(call);
+    else
+        refuse_call(call, &error);
 }
 
 oar_status oar_rpc_keep(oar_rpc_call *call)
@@ -321,20 +372,15 @@ static void fail_value(oar_rpc_call *call, const oar_error *error)
     pthread_mutex_unlock(&call->agent->lock);
 }
 
-void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
-                        oar_rpc_message *args, oar_status status)
+/* Makes the record of a call that came; with the lock. NULL: no memory. */
+static oar_rpc_call *make_call(oar_rpc *agent, int from,
+                               const oari_rpc_head *head, oar_rpc_message *args)
 {
-    int outer = oari_rpc_pumping, here = 0;
-    oar_rpc_call *call;
-    oar_error error;
+    oar_rpc_call *call =
+        oari_rpc_take_spare(agent, &agent->spare_call, sizeof *call);
 
-    pthread_mutex_lock(&agent->lock);
-    call = oari_rpc_take_spare(agent, &agent->spare_call, sizeof *call);
-    if (call == NULL) { /* the call is not answered; it runs out of time */
-        pthread_mutex_unlock(&agent->lock);
-        oar_rpc_message_destroy(args);
-        return;
-    }
+    if (call == NULL)
+        return NULL;
     memset(call, 0, offsetof(oar_rpc_call, error));
     call->error.status = OAR_OK;
     call->agent = agent;
@@ -352,6 +398,32 @@ void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
     call->life = agent->peer[from].life;
     if (agent->peer[from].gone)
         atomic_store(&call->cancelled, 1);
+    return call;
+}
+
+/* Answers a call that cannot run, with the last error. */
+static void answer_refused(oar_rpc_call *call, const char *name)
+{
+    oar_error error = *oar_last_error();
+
+    error.host[0] = '\0';
+    call->entry = NULL;
+    if (call->makes && call->rref != NULL)
+        fail_value(call, &error);
+    answer(call, name, &error);
+}
+
+void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
+                        oar_rpc_message *args, oar_status status)
+{
+    oar_rpc_call *call = make_call(agent, from, head, args);
+    int outer = oari_rpc_pumping, here = 0, wanted = 0;
+    oar_error error;
+
+    if (call == NULL) { /* the call is not answered; it runs out of time */
+        oar_rpc_message_destroy(args);
+        return;
+    }
     if (status == OAR_OK)
         status = admit(agent, from, head, &call->entry);
     if (head->reference != 0) {
@@ -364,18 +436,20 @@ void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
     }
     if (status == OAR_OK)
         here = place_call(agent, call);
+    if (here)
+        wanted = begin_run(call, call->came_ns, &error);
+    else if (status == OAR_OK)
+        return;
     pthread_mutex_unlock(&agent->lock);
-    if (status != OAR_OK) {
-        error = *oar_last_error();
-        error.host[0] = '\0';
-        if (call->makes && call->rref != NULL)
-            fail_value(call, &error);
-        answer(call, head->name, &error);
-    } else if (here) {
-        oari_rpc_pumping = 1;
-        run_call(call);
-        oari_rpc_pumping = outer;
-    }
+    oari_rpc_pumping = 1;
+    if (wanted)
+        run_function(call);
+    else if (here)
+        refuse_call(call, &error);
+    else
+        answer_refused(call, head->name);
+    oari_rpc_pumping = outer;
+    pthread_mutex_lock(&agent->lock);
 }
 
 int oari_rpc_call_fits(const oar_rpc *agent, int from,

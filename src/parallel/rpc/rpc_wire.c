@@ -328,6 +328,11 @@ oar_status oari_rpc_check_values(const unsigned char *values, size_t bytes,
     uint32_t seen = 0;
 
     for (size_t at = 0; at < bytes; at = v.next) {
+        if ((values[at] == OARI_RPC_I64 || values[at] == OARI_RPC_F64) &&
+            bytes - at >= 9) {
+            v.next = at + 9; /* most are */
+            continue;
+        }
         OARI_TRY(oari_rpc_read_value(values, bytes, at, &v));
         if (v.type != OARI_RPC_ARRAY || v.inside)
             continue;
