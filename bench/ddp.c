@@ -4,13 +4,16 @@
  * a block of steps together, a block of steps alone, all ranks at the same
  * time. So both meet the same machine, memory and cores.
  *
- *     oarsong run -n 2 --no-tag ddp mlp|gpt [OPTION=VALUE...]
+ *     oarsong run -n 2 --no-tag ddp mlp|gpt|gpt2 [OPTION=VALUE...]
  *         seconds=3    of measuring, in all
  *         width=1024   of the mlp
  *         bucket=0     bucket_bytes
  *         first=0      first_bucket_bytes
  *         alone=1      0: only together
  *         name=        what the lines say instead of the model's name
+ *         device=cuda  on GPUs, over hybrid unless OARSONG_BACKEND names
+ *                      another. Times are means of blocks, the phases 0
+ *         replay=0     1: steps on a GPU are replayed
  *
  * Rank 0 prints
  *     train,oarsong,NAME,ddp|alone,RANKS,BATCH,STEPS,p50_us,p10_us,samples/s,
@@ -40,7 +43,8 @@ typedef struct settings {
     double seconds;
     int64_t width;
     size_t bucket, first;
-    int alone;
+    int alone, replay;
+    const char *device; /* NULL: the cpu */
 } settings;
 
 /* One of the two, and what was measured of it. */
@@ -49,6 +53,8 @@ typedef struct side {
     const char *mode;
     double *step, *forward, *backward, *optimizer;
     int steps;
+    oar_device device;
+    oar_replay *replay; /* NULL: steps run as they are */
 } side;
 
 /* By pass. */
@@ -78,6 +84,10 @@ static oar_status make_side(side *s, const char *which, const settings *set,
     uint64_t seed = 1000 * (1 + (uint64_t)oar_group_rank(world));
 
     TRY(make_model(&s->m, which, set->width, seed));
+    if (set->device != NULL) {
+        TRY(oar_device_parse(set->device, &s->device));
+        TRY(move_model(&s->m, s->device));
+    }
     if (strcmp(s->mode, "ddp") == 0)
         TRY(oar_ddp_wrap(s->m.net, world,
                          OAR_OPTS(oar_ddp_opts, .bucket_bytes = set->bucket,
@@ -86,6 +96,10 @@ static oar_status make_side(side *s, const char *which, const settings *set,
     if (getenv("KEEP") != NULL)
         oar_tape_rebuild(s->m.tape, 0);
     TRY(make_optim(&s->m));
+    if (set->device != NULL && set->replay)
+        TRY(oar_replay_create(s->device, step_in_place, &s->m,
+                              OAR_OPTS(oar_replay_opts, .strict = 1),
+                              &s->replay));
     return make_room(s);
 }
 
@@ -101,12 +115,31 @@ static oar_status note_pass(side *s)
     return OAR_OK;
 }
 
+/* Each step of the block counts as their mean. */
+static oar_status train_gpu_block(side *s, int steps)
+{
+    double start = now_us();
+
+    if (steps > MAX_STEPS - s->steps)
+        steps = MAX_STEPS - s->steps;
+    TRY(run_in_place(&s->m, s->replay, steps));
+    TRY(oar_stream_synchronize(s->device, oar_stream_current(s->device)));
+    for (int i = 0; i < steps; i++)
+        s->step[s->steps + i] = (now_us() - start) / steps;
+    for (int i = 0; i < steps; i++, s->steps++)
+        if (strcmp(s->mode, "ddp") == 0)
+            TRY(note_pass(s));
+    return OAR_OK;
+}
+
 /* A step ends where the next begins. */
 static oar_status train_block(side *s, oar_group *world, int steps)
 {
     phases at;
 
     TRY(oar_barrier(world, NULL, NULL));
+    if (s->device.kind != OAR_CPU)
+        return train_gpu_block(s, steps);
     for (int i = 0; i < steps && s->steps < MAX_STEPS; i++) {
         TRY(train_step(&s->m, i, &at));
         s->step[s->steps] = at.optimizer - at.start;
@@ -201,10 +234,13 @@ static int64_t parameters(const model *m)
 /* All ranks call it: one more pass, to look where its gradients are. */
 static oar_status count_private(model *m, uint64_t *sum)
 {
-    oar_tensor *logits = oar_forward(m->tape, m->net, m->x[0]);
+    oar_tensor *logits;
 
-    TRY(oar_backward(m->tape, oar_cross_entropy(m->tape, logits, m->y[0])));
     *sum = 0;
+    if (oar_tensor_device(m->x[0]).kind != OAR_CPU)
+        return OAR_OK;
+    logits = oar_forward(m->tape, m->net, m->x[0]);
+    TRY(oar_backward(m->tape, oar_cross_entropy(m->tape, logits, m->y[0])));
     for (int i = 0; i < oar_module_params(m->net); i++) {
         oar_tensor *grad = oar_tensor_grad(oar_module_param(m->net, i));
         size_t bytes = (size_t)oar_tensor_count(grad) * sizeof(float);
@@ -224,7 +260,7 @@ typedef struct shares {
 
 static double hidden(shares s)
 {
-    return 100 * (1 - s.exposed / s.communication);
+    return s.communication > 0 ? 100 * (1 - s.exposed / s.communication) : 0;
 }
 
 /* The median of what the rank with the least had in each pass. */
@@ -313,6 +349,10 @@ static int read_setting(settings *set, const char *arg)
         set->alone = atoi(value);
     else if ((value = value_of(arg, "name")) != NULL)
         set->name = value;
+    else if ((value = value_of(arg, "device")) != NULL)
+        set->device = value;
+    else if ((value = value_of(arg, "replay")) != NULL)
+        set->replay = atoi(value);
     return value != NULL;
 }
 
@@ -330,7 +370,13 @@ int main(int argc, char **argv)
             fprintf(stderr, "ddp: what is \"%s\"?\n", argv[i]);
             return 2;
         }
-    status = oar_group_from_env(NULL, &world);
+    status = oar_group_from_env(
+        OAR_OPTS(oar_group_opts,
+                 .backend =
+                     set.device != NULL && getenv("OARSONG_BACKEND") == NULL
+                         ? "hybrid"
+                         : NULL),
+        &world);
     if (status == OAR_OK)
         status = run(which, &set, world);
     if (status != OAR_OK)

@@ -6,6 +6,7 @@
  *                                       floor
  *     train mlp|gpt memory              how much the resident size grows
  *     train mlp|gpt profile [SECONDS]   steps alone, by phase (bench/profile)
+ *     train mlp|gpt --device cuda [SECONDS]   times steps on a GPU
  *
  * With KEEP set, no product is computed twice (oar_tape_rebuild).
  *
@@ -19,6 +20,9 @@
  * since before the optimizer was made, at the end of the first step, at most
  * during it, and at the end of the third; or
  * profile,oarsong,MODEL,STEPS,forward_us,backward_us,optimizer_us (medians).
+ * On a GPU there are lines train,oarsong-cuda,MODEL,plain|replay,... as above and
+ * the host's time of a step in us; times are those of blocks of steps, between
+ * two waits for the GPU.
  */
 #include <cblas.h>
 #include <stdio.h>
@@ -239,6 +243,53 @@ static oar_status measure_memory(model *m)
     return OAR_OK;
 }
 
+/* ---- on a GPU ------------------------------------------------------------ */
+
+enum { BLOCK = 50 };
+
+static oar_status time_blocks(model *m, oar_device device, oar_replay *replay,
+                              double seconds)
+{
+    static double step[MAX_STEPS], host[MAX_STEPS];
+    void *stream = oar_stream_current(device);
+    double start, end, p50;
+    int n = 0;
+
+    TRY(run_in_place(m, replay, WARM_UP));
+    TRY(oar_stream_synchronize(device, stream));
+    end = now_us() + seconds * 1e6;
+    while (n < MAX_STEPS && (n < 5 || now_us() < end)) {
+        start = now_us();
+        TRY(run_in_place(m, replay, BLOCK));
+        host[n] = (now_us() - start) / BLOCK;
+        TRY(oar_stream_synchronize(device, stream));
+        step[n++] = (now_us() - start) / BLOCK;
+    }
+    p50 = median(step, n);
+    printf("train,oarsong-cuda,%s,%s,1,%d,%d,%.1f,%.1f,%.1f,%.1f,%.1f\n",
+           m->name, replay != NULL ? "replay" : "plain", m->batch, n * BLOCK,
+           p50, step[n / 10], m->batch / p50 * 1e6,
+           (double)m->batch * m->sequence / p50 * 1e6, median(host, n));
+    return OAR_OK;
+}
+
+static oar_status time_on_gpu(model *m, const char *name, double seconds)
+{
+    oar_replay *replay = NULL;
+    oar_device device;
+    oar_status status;
+
+    TRY(oar_device_parse(name, &device));
+    TRY(move_model(m, device));
+    TRY(make_optim(m));
+    TRY(time_blocks(m, device, NULL, seconds));
+    TRY(oar_replay_create(device, step_in_place, m,
+                          OAR_OPTS(oar_replay_opts, .strict = 1), &replay));
+    status = time_blocks(m, device, replay, seconds);
+    oar_replay_destroy(replay);
+    return status;
+}
+
 static oar_status run(model *m, const char *what, const char *seconds)
 {
     if (strcmp(what, "memory") == 0)
@@ -257,7 +308,9 @@ int main(int argc, char **argv)
 
     if (status == OAR_OK && getenv("KEEP") != NULL)
         oar_tape_rebuild(m.tape, 0);
-    if (status == OAR_OK)
+    if (status == OAR_OK && argc > 3 && strcmp(argv[2], "--device") == 0)
+        status = time_on_gpu(&m, argv[3], argc > 4 ? atof(argv[4]) : 3);
+    else if (status == OAR_OK)
         status = run(&m, argc > 2 ? argv[2] : "3", argc > 3 ? argv[3] : "3");
     if (status != OAR_OK)
         fprintf(stderr, "train: %s\n", oar_last_error_text());

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """train.c in PyTorch.
 
-train_torch.py mlp|gpt [SECONDS|memory]   prints lines as train.c does
+train_torch.py mlp|gpt [SECONDS|memory]        prints lines as train.c does
+train_torch.py mlp|gpt --device cuda [SECONDS] on a GPU: eager, and compiled with
+                                               mode="reduce-overhead" (graphs)
 """
 import os
 import sys
@@ -31,8 +33,57 @@ def forget_peak():
         f.write("5")
 
 
+def time_blocks(name, mode, step, batch, sequence, seconds):
+    """Blocks of steps between two waits for the GPU, as train.c has them."""
+    block, times, host = 50, [], []
+    for i in range(30):
+        step(i)
+    torch.cuda.synchronize()
+    end = time.monotonic() + seconds
+    while len(times) < 5 or time.monotonic() < end:
+        start = time.monotonic_ns()
+        for i in range(block):
+            step(i)
+        host.append((time.monotonic_ns() - start) * 1e-3 / block)
+        torch.cuda.synchronize()
+        times.append((time.monotonic_ns() - start) * 1e-3 / block)
+    times.sort()
+    host.sort()
+    p50 = times[len(times) // 2]
+    print(f"train,{peer_name()}-cuda,{name},{mode},1,{batch},{len(times) * block},{p50:.1f},"
+          f"{times[len(times) // 10]:.1f},{batch / p50 * 1e6:.1f},"
+          f"{batch * sequence / p50 * 1e6:.1f},{host[len(host) // 2]:.1f}", flush=True)
+
+
+def time_on_gpu(name, seconds):
+    loss_of = nn.CrossEntropyLoss()
+    for mode in "eager", "reduce-overhead":
+        net, data, batch, sequence = build(name)
+        net = net.cuda()
+        data = [(x.cuda(), y.cuda()) for x, y in data]
+        if name == "mlp":
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1, fused=True)
+        else:
+            optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
+
+        def loss_at(x, y):
+            return loss_of(net(x), y)
+
+        forward = loss_at if mode == "eager" else torch.compile(loss_at, mode=mode)
+
+        def step(i):
+            loss = forward(*data[i % 8])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+
+        time_blocks(name, mode, step, batch, sequence, seconds)
+
+
 def main():
     name = sys.argv[1]
+    if len(sys.argv) > 3 and sys.argv[2] == "--device":
+        return time_on_gpu(name, float(sys.argv[4]) if len(sys.argv) > 4 else 3)
     net, data, batch, sequence = build(name)
     before = resident_kib()
     optimizer = make_optimizer(name, net)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_bucket: buckets on a GPU. A bucket is posted behind what is on the
- * current stream, and at the end of a pass that stream is ordered behind all buckets,
- * so the host never waits for the GPU.
+ * current stream, and at the end of a pass that stream is ordered behind all
+ * buckets, so the host never waits for the GPU.
  *
  * Whatever talks to the group is called by oar_replay_cut: a step that is
  * recorded becomes a row of graphs with these calls between them. So they read
