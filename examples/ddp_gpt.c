@@ -442,6 +442,8 @@ static oar_status train(run *r)
         r->step++;
         TRY(train_step(r, s->lr * oar_lr_schedule_at(schedule, r->step),
                        &loss));
+        oar_metric("loss", loss);
+        oar_step(r->step);
         r->loss = r->step == 1 ? loss : keep * r->loss + (1 - keep) * loss;
         if (oar_group_rank(r->world) == 0)
             progress(r, loss, first, start);

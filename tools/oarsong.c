@@ -27,6 +27,8 @@ static const struct {
     { "info", tool_info, "", "version, machine, and the backends that work" },
     { "schedule", tool_schedule, "SUBCOMMAND",
       "what the ranks of a pipeline do: made, checked, drawn" },
+    { "trace", tool_trace, "DIR [-o FILE]",
+      "what all ranks of a job did, for a viewer" },
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

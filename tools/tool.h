@@ -14,6 +14,7 @@ int tool_ckpt(int argc, char **argv);
 int tool_conform(int argc, char **argv);
 int tool_info(int argc, char **argv);
 int tool_schedule(int argc, char **argv);
+int tool_trace(int argc, char **argv);
 
 /* Prints "oarsong WHAT: " and the library's last error. Returns TOOL_FAILED. */
 int tool_failed(const char *what);

@@ -31,6 +31,8 @@
 #include <oarsong/tensor.h>
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
+#include <oarsong/trace.h>
+#include <oarsong/trace_read.h>
 #include <oarsong/custom_op.h>
 #include <oarsong/module.h>
 #include <oarsong/layers.h>

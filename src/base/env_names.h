@@ -66,6 +66,8 @@
     X("OARSONG_TCP_LEASE_MS", NULL)                           \
     X("OARSONG_TCP_SOCKETS", NULL)                            \
     X("OARSONG_TIMEOUT_MS", NULL)                             \
+    X("OARSONG_TRACE", NULL)                                  \
+    X("OARSONG_TRACE_BYTES", NULL)                            \
     X("OARSONG_TREE_BYTES", NULL)                             \
     X("OARSONG_TUNE_FILE", NULL)                              \
     X("OARSONG_TWO_LEVEL", NULL)                              \

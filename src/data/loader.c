@@ -18,6 +18,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "base/worker.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
@@ -334,6 +335,7 @@ static oar_status take(oar_loader *l, oar_tensor **field)
 
 oar_status oar_loader_next(oar_loader *loader, oar_tensor **field, int *more)
 {
+    OARI_TRACED(OARI_TRACE_LOADER, "loader");
     oar_status status = OAR_OK;
     int any;
 

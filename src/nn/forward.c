@@ -2,9 +2,12 @@
 /* forward: runs a module, with the hooks and maps around it. On a tape that
  * records, the module's place is marked at both ends, and backward runs its
  * hooks there; maps lie between the marks. */
+#include <stdio.h>
+
 #include "autograd/tape.h"
 #include "base/call_site.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "nn/module.h"
 
 oar_status oar_module_on(oar_module *module, oar_module_moment moment,
@@ -67,10 +70,38 @@ static oar_status run_hooks(oar_tape *tape, oar_module *module,
     return OAR_OK;
 }
 
+/* Writes that a module has run into the trace, from `start` to now. */
+__attribute__((noinline, cold)) static void
+trace_module(oar_module *module, oari_trace_kind kind, uint64_t start)
+{
+    uint32_t name =
+        atomic_load_explicit(&module->trace_name, memory_order_relaxed);
+    char text[96];
+
+    if (name == 0) {
+        snprintf(text, sizeof text, "%s%s%s", module->name,
+                 module->name[0] != 0 ? " " : "", module->kind.name);
+        name = oari_trace_name(text);
+        atomic_store_explicit(&module->trace_name, name, memory_order_relaxed);
+    }
+    oari_trace_write(&(oari_trace_entry){
+        .start = start, .end = oari_ticks(), .kind = kind, .name = name });
+}
+
 static oar_status on_backward(oar_tape *tape, void *arg, int at_end)
 {
-    return run_hooks(tape, arg,
-                     at_end ? OAR_BEFORE_BACKWARD : OAR_AFTER_BACKWARD);
+    oar_module *module = arg;
+    oar_status status;
+
+    if (at_end) {
+        module->backward_began = oari_trace_begin();
+        return run_hooks(tape, module, OAR_BEFORE_BACKWARD);
+    }
+    status = run_hooks(tape, module, OAR_AFTER_BACKWARD);
+    if (module->backward_began != 0)
+        trace_module(module, OARI_TRACE_BACKWARD, module->backward_began);
+    module->backward_began = 0;
+    return status;
 }
 
 static void drop_module(void *arg)
@@ -113,6 +144,7 @@ oar_tensor *oar_forward_at(const char *file, int line, oar_tape *tape,
                            oar_module *module, oar_tensor *x)
 {
     OARI_CALLED_FROM(file, line);
+    uint64_t began = oari_trace_begin();
     int64_t mark;
     oar_tensor *y;
 
@@ -137,6 +169,8 @@ oar_tensor *oar_forward_at(const char *file, int line, oar_tape *tape,
     }
     if (mark >= 0 && oari_mark_end(tape, mark) != OAR_OK)
         return NULL;
+    if (began != 0)
+        trace_module(module, OARI_TRACE_FORWARD, began);
     return y;
 }
 

@@ -195,6 +195,8 @@ oar_status oar_module_add_child(oar_module *module, const char *name,
             module, name, &(oari_entry){ .kind = OARI_CHILD, .child = child });
     if (status != OAR_OK)
         oar_module_release(child);
+    else
+        snprintf(child->name, sizeof child->name, "%s", name);
     return status;
 }
 

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "base/vec.h"
 #include "optim/optim_gpu.h"
 #include "tensor/tensor.h"
@@ -500,6 +501,7 @@ oar_status oari_optim_begin_step(oar_optim *optim)
 oar_status oari_optim_finish_step(oar_optim *optim, double clip,
                                   oar_tensor *norm)
 {
+    OARI_TRACED(OARI_TRACE_OPTIMIZER, "optimizer step");
     int moved;
 
     OARI_TRY(oari_optim_gpu_step(optim, clip, norm, &moved));

@@ -15,12 +15,15 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/status.h"
+#include "base/trace.h"
 
 typedef struct site_key {
     const char *file; /* one pointer for each name (base/call_site.h) */
     int line;
     uint32_t index;
+    _Atomic uint32_t trace_name;               /* 0: none yet */
     char label[sizeof((oari_site *)0)->label]; /* cut as it is there */
 } site_key;
 
@@ -30,6 +33,7 @@ struct oari_recorder {
     oari_ring_place place;
     oari_ring_view view;
     _Atomic int holders;
+    _Atomic uint32_t trace_group;        /* in the trace; 0: not entered yet */
     pthread_mutex_t lock;                /* of entering a site, and faults */
     _Atomic(site_key *) key[OARI_SITES]; /* by hash; entered once, then const */
     site_key keys[OARI_SITES];
@@ -195,7 +199,7 @@ enter_site(oari_recorder *r, const oari_operation *op)
         snprintf(s->label, sizeof s->label, "%s",
                  op->label != NULL ? op->label : "");
         key = &r->keys[index];
-        *key = (site_key){ op->file, op->line, index, "" };
+        *key = (site_key){ .file = op->file, .line = op->line, .index = index };
         memcpy(key->label, s->label, sizeof key->label);
         atomic_store(&r->place.ring->sites, index + 1);
         atomic_store_explicit(&r->key[at], key, memory_order_release);
@@ -303,6 +307,79 @@ void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence, int waits)
             memory_order_relaxed, memory_order_relaxed);
 }
 
+/* ---- the trace ----------------------------------------------------------- */
+
+static unsigned trace_group(oari_recorder *r)
+{
+    const oari_ring *ring = r->place.ring;
+    unsigned n = atomic_load_explicit(&r->trace_group, memory_order_relaxed);
+
+    if (n != 0)
+        return n;
+    pthread_mutex_lock(&r->lock);
+    n = atomic_load(&r->trace_group);
+    if (n == 0) {
+        n = oari_trace_group_enter(
+            &(oari_trace_group_of){ .name = ring->group,
+                                    .rank = ring->rank,
+                                    .ranks = ring->ranks,
+                                    .instance = ring->instance,
+                                    .epoch = ring->epoch,
+                                    .member = ring->member,
+                                    .members = atomic_load(&ring->members) });
+        atomic_store(&r->trace_group, n);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+static unsigned trace_name(oari_recorder *r, uint64_t index)
+{
+    site_key *key;
+    const oari_site *site;
+    char text[sizeof site->text + sizeof site->label + 2];
+    unsigned n;
+
+    if (index == 0 || index >= OARI_SITES)
+        return 0;
+    key = &r->keys[index];
+    n = atomic_load_explicit(&key->trace_name, memory_order_relaxed);
+    if (n != 0)
+        return n;
+    site = &r->place.ring->site[index];
+    snprintf(text, sizeof text, "%s%s%s", site->text,
+             site->label[0] != 0 ? " " : "", site->label);
+    n = oari_trace_name(text);
+    atomic_store_explicit(&key->trace_name, n, memory_order_relaxed);
+    return n;
+}
+
+/* Writes an operation that has ended into the trace. */
+__attribute__((noinline, cold)) static void
+trace_operation(oari_recorder *r, uint64_t sequence, const oari_record_slot *s,
+                oar_record_state state)
+{
+    uint64_t what = load_word(&s->what), extra = load_word(&s->extra);
+    unsigned kind = what & 255;
+    int message = kind >= OAR_COLL_SEND;
+    oari_trace_entry e = { .start = load_word(&s->posted),
+                           .end = load_word(&s->done),
+                           .kind = OARI_TRACE_OPERATION,
+                           .sub = kind };
+
+    if (message && extra == OARI_CALL_TAG)
+        e.kind = OARI_TRACE_CALL;
+    if (state == OAR_RECORD_FAILED)
+        e.sub |= OARI_TRACE_FAILED;
+    e.group = trace_group(r);
+    e.name = trace_name(r, load_word(&s->site));
+    e.peer = (unsigned)(what >> 32) & 0xffff;
+    e.number = (uint32_t)(message ? sequence : sequence - extra);
+    e.value =
+        load_word(&s->count) * oar_dtype_size((oar_dtype)(what >> 16 & 255));
+    oari_trace_write(&e);
+}
+
 void oari_recorder_done(oari_recorder *recorder, uint64_t sequence,
                         oar_record_state state)
 {
@@ -311,5 +388,7 @@ void oari_recorder_done(oari_recorder *recorder, uint64_t sequence,
     if (load_word(&s->sequence) != sequence)
         return; /* a later operation has taken its slot */
     store_word(&s->done, oari_ticks());
+    if (oari_tracing())
+        trace_operation(recorder, sequence, s, state);
     atomic_store_explicit(&s->state, state, memory_order_release);
 }

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tool.h"
 
@@ -215,6 +216,19 @@ static const char *take_backend(run_options *o, const run_option *which,
     return NULL;
 }
 
+/* Ranks may work in other folders: the path is made whole. */
+static const char *take_trace(run_options *o, const run_option *which,
+                              const char *value)
+{
+    char path[4096];
+
+    if (value[0] == 0 || (mkdir(value, 0777) != 0 && errno != EEXIST) ||
+        realpath(value, path) == NULL)
+        return "a folder that exists or can be made";
+    setenv("OARSONG_TRACE", path, 1);
+    return NULL;
+}
+
 static const char *ignore(run_options *o, const run_option *which,
                           const char *value)
 {
@@ -251,6 +265,8 @@ static const run_option table[] = {
       "0:1,1:2" },
     { "--tee", "-t", "WHAT", take_text, INTO(launch.tee),
       "the same: to a file as well" },
+    { "--trace", NULL, "DIR", take_trace, 0,
+      "keep there what the ranks do, for `oarsong trace`" },
     { "--local-ranks-filter", NULL, "RANKS", take_text, INTO(launch.show_ranks),
       "show only what these write: 0,2" },
     { NULL, NULL, NULL, NULL, 0, "When something goes wrong" },

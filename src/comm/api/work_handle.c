@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "base/trace.h"
 #include "comm/api/post.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/gpu_events.h"
@@ -41,6 +42,8 @@ oar_status oar_work_start(oar_work *work)
 /* Waits and records that the caller does. Returns 0 if the time is up. */
 static int wait_until(oar_work *work, int64_t until_ns)
 {
+    OARI_TRACED(OARI_TRACE_WAIT, "wait");
+
     if (!atomic_load_explicit(&work->done, memory_order_relaxed))
         oari_recorder_wait(work->group->recorder, work->sequence, 1);
     return oari_engine_wait(work->group, work, until_ns);

@@ -18,6 +18,7 @@
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "parallel/checkpoint/saving.h"
 
 /* ---- make ---------------------------------------------------------------- */
@@ -271,6 +272,7 @@ oar_status oar_checkpoint_save_at(const char *file, int line,
                                   const oar_save_opts *opts)
 {
     OARI_CALLED_FROM(file, line);
+    OARI_TRACED(OARI_TRACE_CHECKPOINT, "save");
     oari_ckpt_call call = { 0 };
     oari_ckpt_saving *s;
     oar_save_opts o;

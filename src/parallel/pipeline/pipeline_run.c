@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "parallel/pipeline/pipeline.h"
 
 #include <oarsong/ops.h>
@@ -431,12 +432,30 @@ static int is_forward(oar_act act)
     return act == OAR_ACT_F || act == OAR_ACT_SEND_F || act == OAR_ACT_RECV_F;
 }
 
+static void trace_action(const oar_action *a, uint64_t began)
+{
+    static const char *const notation[] = {
+#define X(name, value, text) [name] = text,
+        OAR_ACT_LIST(X)
+#undef X
+    };
+
+    oari_trace_write(
+        &(oari_trace_entry){ .start = began,
+                             .end = oari_ticks(),
+                             .kind = OARI_TRACE_STAGE,
+                             .name = oari_trace_name(notation[a->act]),
+                             .peer = (unsigned)a->stage + 1,
+                             .number = (uint32_t)a->micro });
+}
+
 oar_status oari_run_row(oar_pipeline *p)
 {
     int64_t actions = oar_schedule_actions(p->schedule, p->rank);
 
     OARI_TRY(receive_first_inputs(p));
     for (int64_t i = 0; i < actions; i++) {
+        uint64_t began = oari_trace_begin();
         oari_pipe_stage *s;
         oar_status status;
         oar_action a;
@@ -446,6 +465,8 @@ oar_status oari_run_row(oar_pipeline *p)
         oari_stats_before(p, &a);
         p->at[i].ready = oari_now_ns();
         status = run_action(p, &a, &p->at[i]);
+        if (began != 0)
+            trace_action(&a, began);
         if (status != OAR_OK)
             return oari_pipeline_failed(&a, status);
         p->at[i].over = oari_now_ns();
