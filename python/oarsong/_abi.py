@@ -225,6 +225,20 @@ OAR_TP_VOCABULARY = 4
 OAR_TP_SEQUENCE = 5
 OAR_TP_LAST_NORM = 6
 
+OAR_TRACE_OPERATION = 2
+OAR_TRACE_CALL = 3
+OAR_TRACE_WAIT = 4
+OAR_TRACE_FORWARD = 5
+OAR_TRACE_BACKWARD = 6
+OAR_TRACE_OPTIMIZER = 7
+OAR_TRACE_LOADER = 8
+OAR_TRACE_CHECKPOINT = 9
+OAR_TRACE_STAGE = 10
+OAR_TRACE_GPU = 11
+OAR_TRACE_USER = 12
+OAR_TRACE_METRIC = 13
+OAR_TRACE_STEP = 14
+
 OAR_ZERO_STAGE_3 = 0
 OAR_ZERO_STAGE_2 = 2
 OAR_ZERO_STAGE_1 = 1
@@ -1595,6 +1609,43 @@ class oar_tp_rule(Structure):
     ]
 
 
+class oar_trace_event(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("kind", c_int),
+        ("process", c_int),
+        ("rank", c_int),
+        ("thread", c_int64),
+        ("start_ns", c_int64),
+        ("end_ns", c_int64),
+        ("name", c_char_p),
+        ("group", c_char_p),
+        ("op", c_int),
+        ("failed", c_int),
+        ("peer", c_int),
+        ("number", c_uint64),
+        ("bytes", c_uint64),
+        ("value", c_double),
+    ]
+
+
+class oar_trace_process(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("rank", c_int),
+        ("world", c_int),
+        ("pid", c_int64),
+        ("epoch", c_int64),
+        ("host", c_char * 64),
+        ("events", c_uint64),
+        ("one_in", c_uint),
+        ("by_seconds", c_int),
+        ("stopped", c_int),
+        ("wall_ns", c_int64),
+        ("error_ns", c_int64),
+    ]
+
+
 class oar_transfer(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -2221,6 +2272,7 @@ FUNCTIONS = {
     "oar_mesh_size": (c_int, c_void_p, c_int,),
     "oar_mesh_slice_at": (c_int, c_char_p, c_int, c_void_p, c_char_p,
         c_void_p,),
+    "oar_metric": (None, c_char_p, c_double,),
     "oar_min_over": (c_void_p, c_void_p, c_void_p, oar_dims, c_int,),
     "oar_min_with_index": (c_int, c_void_p, c_void_p, c_int, c_int, c_void_p,
         c_void_p,),
@@ -2562,6 +2614,7 @@ FUNCTIONS = {
     "oar_state_destroy": (None, c_void_p,),
     "oar_status_name": (c_char_p, c_int,),
     "oar_status_text": (c_char_p, c_int,),
+    "oar_step": (None, c_int64,),
     "oar_storage_attach": (c_int, c_void_p, c_void_p, c_void_p, c_void_p,),
     "oar_storage_attach_read_only": (c_int, c_void_p, c_void_p, c_void_p,
         c_void_p,),
@@ -2706,6 +2759,14 @@ FUNCTIONS = {
         c_void_p, c_void_p, c_int,),
     "oar_tp_scatter_at": (c_void_p, c_char_p, c_int, c_void_p, c_void_p,
         c_void_p, c_int,),
+    "oar_trace_begin": (c_uint64, c_char_p,),
+    "oar_trace_close": (None, c_void_p,),
+    "oar_trace_end": (None, c_uint64,),
+    "oar_trace_event_at": (c_int, c_void_p, c_uint64, c_void_p,),
+    "oar_trace_events": (c_uint64, c_void_p,),
+    "oar_trace_open": (c_int, c_char_p, c_void_p,),
+    "oar_trace_process_at": (c_int, c_void_p, c_int, c_void_p,),
+    "oar_trace_processes": (c_int, c_void_p,),
     "oar_transpose": (c_void_p, c_void_p, c_void_p, c_int, c_int,),
     "oar_tril": (c_void_p, c_void_p, c_void_p, c_int64,),
     "oar_triu": (c_void_p, c_void_p, c_void_p, c_int64,),
@@ -2858,6 +2919,8 @@ SIZES = {
     "oar_tokens_opts": 24,
     "oar_tp_opts": 16,
     "oar_tp_rule": 16,
+    "oar_trace_event": 104,
+    "oar_trace_process": 136,
     "oar_transfer": 136,
     "oar_window_opts": 24,
 }
