@@ -67,12 +67,12 @@ static void put_packet(FILE *to, const message *packet)
 
 static uint64_t process_track(int rank)
 {
-    return (uint64_t)(rank + 2) << 32;
+    return ((uint64_t)rank + 2) << 32;
 }
 
 static uint64_t row_track(int rank, int row)
 {
-    return process_track(rank) | (uint64_t)(row + 1);
+    return process_track(rank) | ((uint64_t)row + 1);
 }
 
 static void begin(FILE *to)
@@ -93,7 +93,7 @@ static void name_row(FILE *to, int number, const trace_row *row)
     message process = { .used = 0 }, track = { .used = 0 };
     char text[160];
 
-    put_number(&process, 1, (uint64_t)(row->rank + 1));
+    put_number(&process, 1, (uint64_t)row->rank + 1);
     snprintf(text, sizeof text, "rank %d", row->rank);
     put_string(&process, 6, text);
     put_number(&track, 1, process_track(row->rank));
