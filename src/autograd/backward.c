@@ -71,7 +71,7 @@ static void reach_inputs(oar_tape *tape, oari_node *node, oar_pass which)
         if (!wants(which, edge) && edge->kind != OARI_EDGE_LEAF)
             continue;
         if (edge->kind == OARI_EDGE_NODE)
-            edge->node->reached = 1;
+            edge->node->reached++;
         else
             tape->leaves.leaf[edge->leaf].pending++;
     }

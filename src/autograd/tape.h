@@ -191,7 +191,8 @@ struct oari_node {
     oari_extra extra;
     oari_mark mark;
     oari_node_state state;
-    int reached;      /* by the pass that runs */
+    int reached;      /* by the pass that runs: so many gradients come here,
+                         a root's own among them */
     int root;         /* a pass began here: out can be read until reset */
     oar_tensor *grad; /* of out, in the pass that runs; a reference */
 };

@@ -19,6 +19,12 @@ typedef struct attention {
 
 enum { QKV, OUT };
 
+/* On the cpu only: on a GPU a product costs more than its memory is worth. */
+static int rebuilds_qkv(const attention *a, const oar_tensor *y)
+{
+    return a->rebuild_qkv && y != NULL && oar_tensor_device(y).kind == OAR_CPU;
+}
+
 static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
                                      oar_tensor *x)
 {
@@ -48,7 +54,7 @@ static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
     y = a->heads > 0
             ? oari_packed_attention(tape, qkv, a->heads, a->kv_heads, &opts)
             : qkv; /* no heads, and so of width 0 */
-    if (y != qkv && (a->rebuild_qkv || !tape->recording))
+    if (y != qkv && (rebuilds_qkv(a, y) || !tape->recording))
         oari_layer_drop(tape, child, NULL, qkv);
     out = oar_forward(tape, last, y);
     oari_layer_drop(tape, NULL, last, y);

@@ -181,6 +181,23 @@ static oar_tensor *linear_gelu_tanh(oar_tape *tape, oar_tensor *const *in)
     return oar_linear_act(tape, in[0], in[1], in[2], OAR_GELU_TANH);
 }
 
+/* Two layers of an MLP: the gradient between them is made with a product. */
+static oar_tensor *mlp(oar_tape *tape, oar_tensor *const *in)
+{
+    oar_tensor *h = oar_linear_act(tape, in[0], in[1], in[2], OAR_GELU_TANH);
+
+    return oar_linear(tape, h, in[1], NULL);
+}
+
+/* The result between them is used a second time. */
+static oar_tensor *forked_mlp(oar_tape *tape, oar_tensor *const *in)
+{
+    oar_tensor *h = oar_linear_act(tape, in[0], in[1], in[2], OAR_GELU_TANH);
+    oar_tensor *before = oar_neg(tape, h);
+
+    return oar_add(tape, oar_linear(tape, h, in[1], NULL), before);
+}
+
 static oar_tensor *linear_relu(oar_tape *tape, oar_tensor *const *in)
 {
     return oar_linear_act(tape, in[0], in[1], in[2], OAR_RELU);
@@ -242,6 +259,12 @@ static int linear_acts_agree(test_job *c, int rank, void *arg)
         { "linear and relu",
           linear_relu,
           { OAR_SHAPE(2, 40, 8), OAR_SHAPE(24, 8), OAR_SHAPE(24) } },
+        { "an mlp",
+          mlp,
+          { OAR_SHAPE(3, 30, 16), OAR_SHAPE(16, 16), OAR_SHAPE(16) } },
+        { "an mlp with a fork",
+          forked_mlp,
+          { OAR_SHAPE(30, 16), OAR_SHAPE(16, 16), OAR_SHAPE(16) } },
         { "linear and silu",
           linear_silu,
           { OAR_SHAPE(7, 16), OAR_SHAPE(16, 16) } },

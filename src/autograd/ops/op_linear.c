@@ -109,6 +109,11 @@ static oar_status weight_back(oari_node *node, int weight, const oari_array *to,
     return OAR_OK;
 }
 
+static int takes_slope(const oari_node *node, int i, int add);
+static oar_status multiply_slope(oari_node *from, const oari_array *to,
+                                 const oari_array *grad,
+                                 const oari_array *weight);
+
 /* y = x w' + b:  dx = dy w,  dw = dy' x,  db = the column sums of dy. */
 static oar_status linear_back(oari_node *node, int i, const oari_array *to,
                               int add)
@@ -132,6 +137,13 @@ static oar_status linear_back(oari_node *node, int i, const oari_array *to,
     }
     other = oari_array_of(node->saved[WEIGHT]);
     into = as_matrix(*to);
+    if (takes_slope(node, i, add)) {
+        oar_status status =
+            multiply_slope(node->input[i].node, &into, &grad, &other);
+
+        if (status != OAR_E_UNSUPPORTED)
+            return status;
+    }
     return OARI_KERNEL(&into, matmul, pool, &into, add, &grad, &other);
 }
 
@@ -268,11 +280,11 @@ static oar_status slope_grad(oari_node *node, const oari_array *sums, int add)
         pre = as_matrix(oari_array_of(node->saved[PRE]));
         OARI_TRY(oari_cuda_act_back(pool, &g));
         node->extra.act.sloped = 1;
-        oari_unsave(node, PRE);
     } else if (sums != NULL) {
         grad = as_matrix(oari_array_of(node->grad));
-        return oari_cuda_sum_columns(pool, sums, add, &grad);
+        OARI_TRY(oari_cuda_sum_columns(pool, sums, add, &grad));
     }
+    oari_unsave(node, PRE);
     return OAR_OK;
 }
 
@@ -312,6 +324,29 @@ static const oari_op_class linear_act_op = {
     .rebuild = linear_act_rebuild,
     .rebuild_from = 1u << PRE
 };
+
+/* Whether input i of a linear layer is such a result, which nothing else gives
+ * a gradient: then the product that makes it may be that of PRE at once. */
+static int takes_slope(const oari_node *node, int i, int add)
+{
+    const oari_edge *edge = &node->input[i];
+
+    return !add && edge->kind == OARI_EDGE_NODE &&
+           edge->node->op == &linear_act_op && edge->node->reached == 1 &&
+           !edge->node->extra.act.sloped;
+}
+
+static oar_status multiply_slope(oari_node *from, const oari_array *to,
+                                 const oari_array *grad,
+                                 const oari_array *weight)
+{
+    oari_array pre = as_matrix(oari_array_of(from->saved[PRE]));
+    oar_status status = oari_cuda_matmul_slope(
+        (oari_unary_kind)from->extra.act.kind, to, &pre, grad, weight);
+
+    from->extra.act.sloped = status == OAR_OK;
+    return status;
+}
 
 /* out = the function of pre = the product. */
 static oar_status compute_act(oari_pool *pool, oari_unary_kind kind,

@@ -12,7 +12,7 @@
 enum { X, WEIGHT }; /* inputs; what is saved is their gradients */
 
 enum {
-    TILE = 128,
+    TILE = 128,           /* rows of whole tiles of a product */
     CPU_LOGITS = 1 << 20, /* in a piece: what a cache holds */
     GPU_LOGITS = 1 << 29  /* a gigabyte of halves */
 };
@@ -240,13 +240,13 @@ static int64_t piece_rows(oar_device device, int64_t rows, int64_t classes)
                    (classes > 0 ? classes : 1);
 
     most = most < 16 ? 16 : most;
-    if (rows <= most)
-        return rows;
-    if (device.kind != OAR_CUDA)
-        return most;
-    /* pieces of one size, in whole tiles of products: one kind to measure */
-    most = (rows + (rows + most - 1) / most - 1) / ((rows + most - 1) / most);
-    return (most + TILE - 1) / TILE * TILE;
+    if (rows <= most || device.kind != OAR_CUDA)
+        return rows < most ? rows : most;
+    /* Pieces of one size are one kind of product to measure. */
+    for (int64_t n = (rows + most - 1) / most; n <= 2 * (rows / most); n++)
+        if (rows % (n * TILE) == 0)
+            return rows / n;
+    return most / TILE * TILE > 0 ? most / TILE * TILE : most;
 }
 
 /* Makes all that a job needs. */

@@ -15,9 +15,9 @@
 
 enum {
     BUCKETS = 256,
-    PROPOSED = 8, /* algorithms that are measured */
-    TIMES = 3,    /* each */
-    SAMPLES = 4,  /* places of the result that are compared */
+    PROPOSED = 16, /* algorithms that are measured */
+    TIMES = 3,     /* each */
+    SAMPLES = 4,   /* places of the result that are compared */
     SAMPLE_BYTES = 16384
 };
 

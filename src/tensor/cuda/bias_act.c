@@ -9,8 +9,8 @@
 enum {
     WARP = 32,
     THREADS = WARP * OARI_BIAS_WARPS,
-    BLOCKS = 1056, /* about so many keep a GPU busy */
-    ROWS = 64      /* of a block, at least */
+    BLOCKS = 528, /* about so many, all at a time, keep a GPU busy */
+    ROWS = 64     /* of a block, at least */
 };
 
 int oari_cuda_act_kind(oari_unary_kind kind)

@@ -117,26 +117,61 @@ OARI_KERNELS(oari_act, apply_function, oari_bias_act_job)
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* The gradient of a pack, stored if it is new; its place is `at`. */
+enum { AHEAD = 4 }; /* rows of a warp that are loaded at a time */
+
+/* Makes g, a pack of the gradient of place `at`, that of what the function was
+ * of, p, and stores it. */
 template <class T, int V>
-DEVICE pack<T, V> slope_pack(const oari_bias_act_job &job, int64_t at)
+DEVICE void slope_pack(const oari_bias_act_job &job, int64_t at, pack<T, V> *g,
+                       const pack<T, V> &p)
 {
     typedef typename work_of<T>::type W;
-    pack<T, V> g = load_pack<T, V>((const T *)job.from + at), p, y;
+    pack<T, V> y;
 
-    if (job.pre == NULL)
-        return g;
-    p = load_pack<T, V>((const T *)job.pre + at);
     for (int k = 0; k < V; k++) {
         W value, slope = slope_of<T>(job.kind, widen(p.x[k]), &value);
 
-        narrow(widen(g.x[k]) * slope, &g.x[k]);
+        narrow(widen(g->x[k]) * slope, &g->x[k]);
         narrow(value, &y.x[k]);
     }
-    store_pack<T, V>((T *)job.to + at, g);
+    store_pack<T, V>((T *)job.to + at, *g);
     if (job.again != NULL)
         store_pack<T, V>((T *)job.again + at, y);
-    return g;
+}
+
+/* Goes through the rows of a warp, some of them loaded at a time, and adds up a
+ * lane's columns. */
+template <class T, int V>
+DEVICE void slope_rows(const oari_bias_act_job &job, int64_t row, int64_t end,
+                       int64_t column, typename work_of<T>::type *sum)
+{
+    for (; row < end; row += AHEAD * OARI_BIAS_WARPS) {
+        pack<T, V> g[AHEAD], p[AHEAD];
+
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            const int64_t at = row + u * OARI_BIAS_WARPS;
+
+            if (at >= end)
+                continue;
+            g[u] =
+                load_pack<T, V>((const T *)job.from + at * job.width + column);
+            if (job.pre != NULL)
+                p[u] = load_pack<T, V>((const T *)job.pre + at * job.width +
+                                       column);
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            const int64_t at = row + u * OARI_BIAS_WARPS;
+
+            if (at >= end)
+                continue;
+            if (job.pre != NULL)
+                slope_pack<T, V>(job, at * job.width + column, &g[u], p[u]);
+            for (int k = 0; k < V; k++)
+                sum[k] += widen(g[u].x[k]);
+        }
+    }
 }
 
 template <class T>
@@ -165,13 +200,7 @@ DEVICE void slope_block(const oari_bias_act_job &job,
     for (int k = 0; k < V; k++)
         sum[k] = 0;
     if (column < job.width)
-#pragma unroll 4
-        for (int64_t row = first + warp; row < end; row += OARI_BIAS_WARPS) {
-            pack<T, V> g = slope_pack<T, V>(job, row * job.width + column);
-
-            for (int k = 0; k < V; k++)
-                sum[k] += widen(g.x[k]);
-        }
+        slope_rows<T, V>(job, first + warp, end, column, sum);
     if (job.sums == NULL)
         return;
     for (int k = 0; k < V; k++)

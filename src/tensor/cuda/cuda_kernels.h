@@ -206,6 +206,11 @@ oar_status oari_cuda_linear_act(oari_pool *pool, oari_unary_kind kind,
                                 const oari_array *to, const oari_array *pre,
                                 const oari_array *x, const oari_array *weight,
                                 const oari_array *bias);
+/* to = a b times the slope of a function at pre. Returns OAR_E_UNSUPPORTED,
+ * without an error's text, unless cuBLASLt has that as one pass. */
+oar_status oari_cuda_matmul_slope(oari_unary_kind kind, const oari_array *to,
+                                  const oari_array *pre, const oari_array *a,
+                                  const oari_array *b);
 
 /* ---- bias_act.c ---------------------------------------------------------- */
 

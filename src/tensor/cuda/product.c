@@ -165,7 +165,9 @@ static oar_status multiply_by_blas(int device, const oari_cuda_product *p,
                           .bias = p->bias,
                           .aux = p->aux,
                           .aux_lead = p->aux != NULL ? p->n : 0,
-                          .epilogue = p->aux != NULL    ? OARI_BLAS_GELU
+                          .epilogue = p->aux != NULL && p->bias != NULL
+                                          ? OARI_BLAS_GELU
+                                      : p->aux != NULL  ? OARI_BLAS_GELU_BACK
                                       : p->bias != NULL ? OARI_BLAS_BIAS
                                                         : OARI_BLAS_PLAIN };
 
@@ -221,8 +223,9 @@ static oar_status multiply_by_kernel(int device, oari_cuda_product *p,
 
 /* ---- both ---------------------------------------------------------------- */
 
-/* pre, unless it is NULL, gets the product, and `to` gelu_tanh of it: that is
- * OAR_E_UNSUPPORTED, without an error's text, if cuBLASLt does not take it. */
+/* pre, unless it is NULL, gets the product and the bias, and `to` gelu_tanh of
+ * that; without a bias `to` is the product times the slope at pre. Both are
+ * OAR_E_UNSUPPORTED, with no error's text, if cuBLASLt does not take them. */
 static oar_status multiply(const oari_array *to, int add, const oari_array *a,
                            const oari_array *b, const oari_array *bias,
                            const oari_array *pre)
@@ -281,14 +284,13 @@ oar_status oari_cuda_linear(oari_pool *pool, const oari_array *to,
     return multiply(to, 0, x, &turned, bias, NULL);
 }
 
-/* Whether cuBLASLt computes the function with the product. Of halves only: its
- * tanh is a short one. */
-static int has_epilogue(oari_unary_kind kind, const oari_array *pre,
-                        const oari_array *bias)
+/* Whether cuBLASLt computes the function, or its slope, with the product. Of
+ * halves only: its tanh is a short one. */
+static int has_epilogue(oari_unary_kind kind, const oari_array *pre)
 {
-    return kind == OARI_UNARY_gelu_tanh && bias != NULL &&
-           oari_dtype_is_half(pre->dtype) && pre->at.shape.dim[1] % 8 == 0 &&
-           bias->at.stride[0] == 1 && (uintptr_t)oari_array_data(pre) % 16 == 0;
+    return kind == OARI_UNARY_gelu_tanh && oari_dtype_is_half(pre->dtype) &&
+           pre->at.shape.dim[1] % 8 == 0 &&
+           (uintptr_t)oari_array_data(pre) % 16 == 0;
 }
 
 oar_status oari_cuda_linear_act(oari_pool *pool, oari_unary_kind kind,
@@ -300,10 +302,19 @@ oar_status oari_cuda_linear_act(oari_pool *pool, oari_unary_kind kind,
     oar_status status = OAR_E_UNSUPPORTED;
 
     turned.at = oari_layout_transpose(turned.at, 0, 1);
-    if (has_epilogue(kind, pre, bias))
+    if (has_epilogue(kind, pre) && bias != NULL && bias->at.stride[0] == 1)
         status = multiply(to, 0, x, &turned, bias, pre);
     if (status != OAR_E_UNSUPPORTED)
         return status;
     OARI_TRY(oari_cuda_linear(pool, pre, x, weight, bias));
     return oari_cuda_act(kind, to, pre);
+}
+
+oar_status oari_cuda_matmul_slope(oari_unary_kind kind, const oari_array *to,
+                                  const oari_array *pre, const oari_array *a,
+                                  const oari_array *b)
+{
+    if (!has_epilogue(kind, pre) || to->dtype != pre->dtype)
+        return OAR_E_UNSUPPORTED;
+    return multiply(to, 0, a, b, NULL, pre);
 }
