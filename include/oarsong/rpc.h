@@ -96,6 +96,10 @@ typedef struct oar_rpc_opts {
                            NULL: none can */
     oar_store *store;   /* through which it does, borrowed until the agent is
                            destroyed; NULL: oar_store_from_env */
+    int64_t lease_ms;   /* a rank of which this one hears nothing for so long
+                           (one that is stopped, or cut off) holds no values of
+                           this rank any more; 0: 30 s, at least 100, below 0:
+                           as long as it lives */
 } oar_rpc_opts;
 OAR_OPTS_INIT(oar_rpc_opts);
 
@@ -321,7 +325,9 @@ OAR_API void oar_future_release(oar_future *future);
 
 /* A reference stands for a value that one rank owns. It can be put into
  * messages to any rank; the owner knows which ranks hold it, and drops the
- * value when none does any more, or those that did have died (docs/rpc.md).
+ * value when none does any more, or those that did have died or were not heard
+ * of for a while (oar_rpc_opts.lease_ms; a rank that runs is: docs/rpc.md). The
+ * references of such a rank are broken when it goes on (OAR_E_NOT_FOUND).
  * Circles of references between ranks are not found. Every handle is released
  * once, before its agent is destroyed. */
 
@@ -382,7 +388,8 @@ OAR_API oar_status oar_rref_fetch_at(const char *file, int line, oar_rref *rref,
                                      oar_rpc_message **value);
 
 /* Runs fn(arg, why) once, on a thread of the pool, if the reference breaks,
- * because its owner is gone or the value is; soon if it is broken. One for each
+ * because its owner is gone, the value is, or this rank's lease has ended; soon
+ * if it is broken. One for each
  * reference of an agent: OAR_E_STATE. OAR_E_RANK on the owner. */
 typedef void (*oar_broken_fn)(void *arg, const oar_error *why);
 OAR_API oar_status oar_rref_on_broken(oar_rref *rref, oar_broken_fn fn,

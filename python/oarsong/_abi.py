@@ -1336,6 +1336,7 @@ class oar_rpc_opts(Structure):
         ("function_count", c_int),
         ("rejoin", c_char_p),
         ("store", c_void_p),
+        ("lease_ms", c_int64),
     ]
 
 
@@ -2892,7 +2893,7 @@ SIZES = {
     "oar_replay_opts": 16,
     "oar_rpc_call_opts": 48,
     "oar_rpc_function": 56,
-    "oar_rpc_opts": 96,
+    "oar_rpc_opts": 104,
     "oar_rpc_stats": 120,
     "oar_safetensors_entry": 120,
     "oar_safetensors_opts": 24,

@@ -30,7 +30,8 @@ enum {
 typedef struct ref_soak {
     int64_t refs; /* that each survivor makes */
     int kills, wait_ms;
-    shared_flag deaths, restarted, done, answered, made[RANKS], dropped[RANKS];
+    shared_flag opened, deaths, restarted, done, answered;
+    shared_flag made[RANKS], dropped[RANKS];
     shared_flag early; /* a value was used after it was dropped */
     shared_flag alive[RANKS][VALUES / 32];
 } ref_soak;
@@ -221,8 +222,7 @@ static int live(test_job *c, int rank, ref_soak *k, int again)
     oar_rpc *rpc;
 
     RANK_OK(open_rpc(c, rank, k, again, &store, &rpc));
-    if (again)
-        shared_flag_raise(&k->restarted);
+    shared_flag_raise(again ? &k->restarted : &k->opened);
     for (int64_t i = 0; i < steps; i++) {
         uint32_t word[4];
 
@@ -278,6 +278,7 @@ static void references_at_random_are_dropped_once(void **state)
     k->kills = 3 + (int)(refs / REFS_A_KILL);
     k->wait_ms = WAIT_MS + (int)(refs / 2);
     test_job_start(&c, RANKS, run_rank, k, "%lld references", (long long)refs);
+    assert_true(shared_flag_await(&k->opened, RANKS, WAIT_MS));
     for (int i = 1; i <= k->kills; i++) { /* spread over the values of rank 0 */
         while (atomic_load(&k->made[0]) <
                (uint64_t)(k->refs * i / (k->kills + 1)))

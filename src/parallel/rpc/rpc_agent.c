@@ -107,6 +107,12 @@ static oar_status read_opts(oar_rpc *agent, const oar_rpc_opts *opts)
         o->message_bytes = (size_t)1 << 30;
     if (o->stream_bytes == 0)
         o->stream_bytes = (size_t)16 << 20;
+    if (o->lease_ms == 0)
+        o->lease_ms = 30000;
+    if (o->lease_ms > 0 && o->lease_ms < 100)
+        return oari_fail(OAR_E_ARG,
+                         "rpc_create: a lease of %lld ms, at least 100",
+                         (long long)o->lease_ms);
     return OAR_OK;
 }
 
@@ -120,6 +126,7 @@ void oari_rpc_set_limits(oar_rpc *agent, const char *name)
     mine->window_bytes = agent->opts.window_bytes;
     mine->message_bytes = agent->opts.message_bytes;
     mine->stream_bytes = agent->opts.stream_bytes;
+    mine->lease_ms = agent->opts.lease_ms;
     agent->opts.name = NULL; /* it was borrowed */
 }
 

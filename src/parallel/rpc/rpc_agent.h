@@ -93,6 +93,7 @@ typedef struct oari_rpc_limits {
     char name[OARI_RPC_AGENT_NAME];
     int64_t window_calls;
     uint64_t window_bytes, message_bytes, stream_bytes;
+    int64_t lease_ms; /* below 0: for ever; 0: not known yet */
 } oari_rpc_limits;
 
 typedef struct oari_rpc_peer {
@@ -120,6 +121,15 @@ typedef struct oari_rpc_peer {
     /* the last number of a value that this rank made there, and that it made
      * here; with refs_lock */
     uint64_t made_there, made_here, made_mask;
+    /* leases (rpc_lease.c); with refs_lock */
+    uint64_t heard;       /* messages of it; with lock */
+    uint64_t lease_heard; /* as of the last tick: that, and sent */
+    uint64_t lease_sent;
+    int silent;      /* ticks without a message of it */
+    int may_hold;    /* it was given a reference since its lease ended */
+    int values;      /* of it that this rank holds */
+    uint32_t lapses; /* its leases that this rank has ended, */
+    uint32_t lapsed; /* and this rank's that it has */
 } oari_rpc_peer;
 
 /* ---- calls --------------------------------------------------------------- */
@@ -178,6 +188,8 @@ struct oar_rref {
     oar_broken_fn on_broken;
     void *on_broken_arg;
     int told_broken;
+    int lapsed;         /* this rank's lease on it has ended */
+    uint32_t lease;     /* by which this rank had it made */
     oar_error error;    /* why it is broken or has failed */
     oari_job job;       /* to drop it, or to run on_broken */
     uint32_t numbers[]; /* of owned and held */
@@ -293,6 +305,8 @@ struct oar_rpc {
     oari_list kept;  /* windows of theirs; with lock */
     int kept_count;
     atomic_int has_notes;
+    atomic_int leases; /* there may be some: the timer looks at them */
+    int64_t lease_ns;  /* when next; the timer's */
     int sending_notes, refs_owned, refs_held;
     int refs_closed;                /* the pool takes no more jobs from here */
     struct oari_recorder *recorder; /* of the calls of this rank */
@@ -507,17 +521,26 @@ void oari_rref_rank_gone(oar_rpc *agent, int rank, const oar_error *error);
 void oari_rref_free_all(oar_rpc *agent);
 /* Finds the value that a call from a rank is on, or makes it, and adds a handle
  * for the call; with the lock. */
-oar_status oari_rref_find_for(oar_rpc *agent, int from, uint64_t id, int makes,
-                              oar_rref **rref);
+oar_status oari_rref_find_for(oar_rpc *agent, int from,
+                              const oari_rpc_head *head, oar_rref **rref);
 /* Gives a reference to the value that a call to that rank will make. */
 oar_status oari_rref_promise(oar_rpc *agent, int owner, oar_rref **rref);
 /* The same, when that call could not be made; drops the handle. */
 void oari_rref_unpromise(oar_rref *rref);
+/* The lease of a rank ends; with the lock. */
+void oari_rref_lapse(oar_rpc *agent, int rank);
 /* Has on_broken run if it is time; with refs_lock. */
 void oari_rref_tell_broken(oar_rref *rref);
 /* The call that makes a value has ended; takes message. */
 void oari_rref_settle(oar_rref *rref, oar_rpc_message *message,
                       const oar_error *error);
+
+/* rpc_lease.c: a step of the timer. Returns when to look again. */
+int64_t oari_rpc_check_leases(oar_rpc *agent, int64_t now_ns);
+/* A rank was given a reference, or waits for one to be confirmed; this rank
+ * holds one. With refs_lock. */
+void oari_rpc_lease_given(oar_rpc *agent, int rank);
+void oari_rpc_lease_taken(oar_rpc *agent);
 
 /* The function "oar.fetch", rpc_ref_call.c. */
 oar_status oari_rref_give_value(void *arg, oar_rpc_call *call);
@@ -530,6 +553,7 @@ void oari_rpc_release_strand(oar_rpc *agent, oari_rpc_strand *strand);
 typedef struct oari_rpc_on {
     uint64_t id;
     unsigned flags;
+    uint32_t lease; /* of a value that it makes */
 } oari_rpc_on;
 oar_status oari_rpc_begin(const char *file, int line, oar_rpc *rpc, int to,
                           const char *name, oar_rpc_message *args,

@@ -125,7 +125,9 @@ static void fill_head(const oari_rpc_pending *p, oari_rpc_on on, int64_t now_ns,
                              .call = p->number,
                              .life = p->life,
                              .reference = on.id,
-                             .status = (uint32_t)p->parts,
+                             .status = (on.flags & OARI_RPC_REMOTE) != 0
+                                           ? on.lease
+                                           : (uint32_t)p->parts,
                              .flags = on.flags };
     head->left_ms = oari_rpc_left_ms(p->deadline_ns, now_ns);
     head->parent = oari_rpc_current != NULL ? oari_rpc_current->number : 0;

@@ -82,6 +82,16 @@ void oari_held_rank_gone(oari_held *held, int rank)
     held->granted = 0;
 }
 
+int oari_held_lapsed(oari_held *held, int rank)
+{
+    int had = rank == held->owner && held->granted > 0;
+
+    held->owed[rank] = 0;
+    if (rank == held->owner)
+        held->granted = 0;
+    return had;
+}
+
 int oari_held_is_over(const oari_held *held)
 {
     if (held->handles > 0 || held->asked)

@@ -16,6 +16,8 @@
  *                                   waits for no NOTED and no HELD
  *     a rank dies                   owner: its count is 0; who waits for it
  *                                   waits no longer
+ *     a rank is silent for long     the same, and LAPSED to it: then it has no
+ *                                   grants of the sender, and owes it no HELD
  *
  * So a rank with a handle is counted by the owner, or got it from a rank that
  * waits for its HELD and therefore still is (or from one that waits in turn).
@@ -86,6 +88,10 @@ int oari_held_confirmed(oari_held *held, int from);
 
 /* A rank is gone; if it is the owner, the reference is broken. */
 void oari_held_rank_gone(oari_held *held, int rank);
+
+/* A rank has ended the lease of this one: it waits for no HELD, and if it is
+ * the owner, it counts no grants. Returns whether there were some. */
+int oari_held_lapsed(oari_held *held, int rank);
 
 /* Returns whether the rank is through with it: it sends DROP(granted) to the
  * owner if granted is not 0 and the owner lives, and forgets it. */

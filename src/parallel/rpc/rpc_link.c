@@ -253,6 +253,7 @@ static void read_first(oari_rpc_net *net, int source, const unsigned char *byte,
     taken = insert_in(&agent->peer[from], in);
     if (taken) {
         look_at_peer(agent, from);
+        agent->peer[from].heard++;
         net->parts += parts;
         agent->stats.bytes_in += in->head.value_bytes + in->head.array_bytes;
         if (in->head.kind == OARI_RPC_CALL) {
@@ -481,6 +482,7 @@ static int take_next(oari_rpc_net *net, oari_rpc_in *in,
         check_turn(agent, in->from, &in->head) != OAR_OK)
         return 0;
     peer->expected++;
+    peer->heard++;
     agent->stats.bytes_in += in->head.value_bytes;
     if (in->head.kind == OARI_RPC_CALL) {
         peer->calls_in++;

@@ -278,7 +278,9 @@ void oari_rpc_watch_deadline(oar_rpc *agent, int64_t deadline_ns)
 int64_t oari_rpc_check_deadlines(void *arg)
 {
     oar_rpc *agent = arg;
-    int64_t now = oari_now_ns(), next = OARI_NEVER, kept_ns;
+    int64_t now = oari_now_ns(), next = OARI_NEVER, kept_ns, lease_ns;
+
+    lease_ns = oari_rpc_check_leases(agent, now);
 
     pthread_mutex_lock(&agent->lock);
     for (int b = 0; b < OARI_RPC_BUCKETS; b++)
@@ -292,6 +294,7 @@ int64_t oari_rpc_check_deadlines(void *arg)
         }
     kept_ns = oari_rpc_map_expire(agent, now);
     next = kept_ns < next ? kept_ns : next;
+    next = lease_ns < next ? lease_ns : next;
     if (agent->closing)
         next = OARI_NEVER;
     agent->timer_ns = next;

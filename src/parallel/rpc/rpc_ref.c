@@ -66,6 +66,10 @@ oar_rref *oari_rref_add(oar_rpc *agent, int owner, uint64_t id)
                            .owed = r->numbers + ranks };
     oari_list_append(bucket_of(agent, owner, id), &r->link);
     *(oari_rref_is_own(r) ? &agent->refs_owned : &agent->refs_held) += 1;
+    if (!oari_rref_is_own(r)) {
+        agent->peer[owner].values++;
+        oari_rpc_lease_taken(agent);
+    }
     return r;
 }
 
@@ -73,6 +77,7 @@ static void remove_value(oar_rref *r)
 {
     oari_list_remove(bucket_of(r->agent, r->owner, r->id), &r->link);
     *(oari_rref_is_own(r) ? &r->agent->refs_owned : &r->agent->refs_held) -= 1;
+    r->agent->peer[r->owner].values -= !oari_rref_is_own(r);
 }
 
 /* ---- control messages ---------------------------------------------------- */
@@ -91,6 +96,8 @@ void oari_rref_add_note(oar_rpc *agent, int to, oari_rpc_kind kind, uint64_t id,
     note->head.flags = flags;
     note->head.left_ms = -1;
     note->head.life = agent->peer[to].life;
+    note->head.call = kind == OARI_RPC_NOTED ? agent->peer[to].lapses
+                                             : agent->peer[to].lapsed;
     oari_list_append(&agent->notes, &note->link);
     atomic_store(&agent->has_notes, 1);
 }
@@ -164,8 +171,8 @@ static void run_broken(void *arg)
 
 void oari_rref_tell_broken(oar_rref *r)
 {
-    if (!r->held.broken || r->on_broken == NULL || r->told_broken ||
-        r->agent->refs_closed)
+    if ((!r->held.broken && !r->lapsed) || r->on_broken == NULL ||
+        r->told_broken || r->agent->refs_closed)
         return;
     r->told_broken = 1;
     r->held.handles++;
@@ -270,9 +277,11 @@ oar_rref *oari_rref_find_own(oar_rpc *agent, uint64_t id)
     return r;
 }
 
-oar_status oari_rref_find_for(oar_rpc *agent, int from, uint64_t id, int makes,
-                              oar_rref **rref)
+oar_status oari_rref_find_for(oar_rpc *agent, int from,
+                              const oari_rpc_head *head, oar_rref **rref)
 {
+    int makes = (head->flags & OARI_RPC_REMOTE) != 0;
+    uint64_t id = head->reference;
     oar_status status = OAR_OK;
     oar_rref *r;
 
@@ -291,8 +300,13 @@ oar_status oari_rref_find_for(oar_rpc *agent, int from, uint64_t id, int makes,
         if (makes) {
             r->phase = OARI_RREF_PENDING;
             note_made(&agent->peer[from], serial_of(id));
-            if (from != agent->rank) /* it has a handle already */
+            /* the rank itself has a handle already; one whose lease has ended
+             * meanwhile will hear that it holds nothing */
+            if (from != agent->rank &&
+                head->status == agent->peer[from].lapses) {
                 oari_owned_grant(&r->owned, from);
+                oari_rpc_lease_given(agent, from);
+            }
         }
         oari_owned_grant(&r->owned, agent->rank);
         *rref = r;
@@ -317,6 +331,7 @@ oar_status oari_rref_promise(oar_rpc *agent, int owner, oar_rref **rref)
         r->strand.busy = 1;
     } else if (r != NULL) {
         oari_held_granted(&r->held);
+        r->lease = agent->peer[owner].lapsed;
     }
     pthread_mutex_unlock(&agent->refs_lock);
     if (r == NULL)
@@ -350,8 +365,27 @@ void oari_rref_settle(oar_rref *rref, oar_rpc_message *message,
 
 /* ---- deaths and the end -------------------------------------------------- */
 
-static void forget_rank(oar_rref *r, int rank, const oar_error *error)
+void oari_rref_each(oar_rpc *agent, void (*fn)(oar_rref *rref, void *arg),
+                    void *arg)
 {
+    for (int b = 0; b < OARI_RPC_BUCKETS; b++)
+        for (oari_link *l = agent->refs[b].first, *next; l != NULL; l = next) {
+            next = l->next;
+            fn(OARI_CONTAINER_OF(l, oar_rref, link), arg);
+        }
+}
+
+typedef struct rank_end {
+    int rank;
+    const oar_error *error;
+} rank_end;
+
+static void forget_rank(oar_rref *r, void *arg)
+{
+    const rank_end *end = arg;
+    const oar_error *error = end->error;
+    int rank = end->rank;
+
     if (oari_rref_is_own(r)) {
         oari_owned_rank_gone(&r->owned, rank);
         if (r->phase == OARI_RREF_TO_COME && oari_rref_maker(r->id) == rank) {
@@ -371,12 +405,31 @@ static void forget_rank(oar_rref *r, int rank, const oar_error *error)
 
 void oari_rref_rank_gone(oar_rpc *agent, int rank, const oar_error *error)
 {
+    rank_end end = { rank, error };
+
     pthread_mutex_lock(&agent->refs_lock);
-    for (int b = 0; b < OARI_RPC_BUCKETS; b++)
-        for (oari_link *l = agent->refs[b].first, *next; l != NULL; l = next) {
-            next = l->next;
-            forget_rank(OARI_CONTAINER_OF(l, oar_rref, link), rank, error);
-        }
+    oari_rref_each(agent, forget_rank, &end);
+    pthread_mutex_unlock(&agent->refs_lock);
+}
+
+/* A rank was silent for too long: it holds nothing here. */
+static void forget_holds(oar_rref *r, void *arg)
+{
+    int rank = *(const int *)arg;
+
+    if (oari_rref_is_own(r))
+        oari_owned_rank_gone(&r->owned, rank);
+    else
+        r->held.waiting[rank] = 0;
+    oari_rref_end(r);
+}
+
+void oari_rref_lapse(oar_rpc *agent, int rank)
+{
+    pthread_mutex_lock(&agent->refs_lock);
+    oari_rref_each(agent, forget_holds, &rank);
+    agent->peer[rank].lapses++;
+    agent->peer[rank].may_hold = agent->peer[rank].silent = 0;
     pthread_mutex_unlock(&agent->refs_lock);
 }
 

@@ -24,6 +24,9 @@ void oari_rref_add_note(oar_rpc *agent, int to, oari_rpc_kind kind, uint64_t id,
 /* Sends the HELDs that were put off until NOTED. */
 void oari_rref_confirm_owed(oar_rref *rref);
 
+/* Calls fn(rref, arg) for each value in the table. */
+void oari_rref_each(oar_rpc *agent, void (*fn)(oar_rref *rref, void *arg),
+                    void *arg);
 /* Has the value broken, for that reason. */
 void oari_rref_break(oar_rref *rref, const oar_error *error);
 /* After whatever may have been the last use of a value. */

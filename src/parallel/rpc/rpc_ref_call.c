@@ -126,6 +126,7 @@ oar_status oar_rpc_remote_at(const char *file, int line, oar_rpc *rpc, int to,
         return status;
     }
     on.id = r->id;
+    on.lease = r->lease;
     status = oari_rpc_begin(file, line, rpc, to, name, args, opts, on, NULL);
     if (status != OAR_OK) {
         oari_rref_unpromise(r);
@@ -144,7 +145,7 @@ oar_status oar_rref_call_at(const char *file, int line, oar_rref *rref,
 
     if (status == OAR_OK) {
         pthread_mutex_lock(&rref->agent->refs_lock);
-        if (rref->held.broken)
+        if (rref->held.broken || rref->lapsed)
             status = oari_fail_with(&rref->error);
         pthread_mutex_unlock(&rref->agent->refs_lock);
     }

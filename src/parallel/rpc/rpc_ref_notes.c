@@ -31,6 +31,7 @@ void oari_rref_send_all(oar_rpc *agent, int to, const oar_rpc_message *message)
             oari_owned_grant(&r->owned, to);
         else
             oari_held_pass(&r->held, to);
+        oari_rpc_lease_given(agent, to);
     }
     pthread_mutex_unlock(&agent->refs_lock);
 }
@@ -75,6 +76,7 @@ static oar_rref *take_held(oar_rpc *agent, int from, int owner, uint64_t id)
     }
     if (from == owner) {
         oari_held_granted(&r->held);
+        r->lapsed = 0;
         return r;
     }
     switch (oari_held_passed(&r->held, from)) {
@@ -136,7 +138,12 @@ static int take_noted(oar_rpc *agent, int from, const oari_rpc_head *head)
 
     if (r == NULL || !r->held.asked)
         return 0;
+    if (found && head->call != agent->peer[from].lapsed) {
+        oari_rref_add_note(agent, from, OARI_RPC_HOLD, r->id, 0, 0);
+        return 1; /* it was of a lease that has ended */
+    }
     oari_held_noted(&r->held, found);
+    r->lapsed = 0;
     if (!found) {
         oari_error_set(&error, OAR_E_NOT_FOUND,
                        "the value %llu of rank %d is gone: a rank that passed "
@@ -154,8 +161,10 @@ static int take_hold(oar_rpc *agent, int from, const oari_rpc_head *head)
 {
     oar_rref *r = oari_rref_find_own(agent, head->reference);
 
-    if (r != NULL)
+    if (r != NULL) {
         oari_owned_grant(&r->owned, from);
+        oari_rpc_lease_given(agent, from);
+    }
     oari_rref_add_note(agent, from, OARI_RPC_NOTED, head->reference, 0,
                        r != NULL ? 0 : OARI_RPC_FAILED);
     return 1;
@@ -165,6 +174,8 @@ static int take_drop(oar_rpc *agent, int from, const oari_rpc_head *head)
 {
     oar_rref *r = oari_rref_find(agent, agent->rank, head->reference);
 
+    if (head->call != agent->peer[from].lapses)
+        return 1; /* of grants that are forgotten */
     if (r == NULL || !oari_owned_drop(&r->owned, from, head->status))
         return 0;
     oari_rref_end(r);
@@ -179,10 +190,46 @@ static int take_confirmation(oar_rpc *agent, int from,
             ? oari_rref_find(agent, (int)head->status, head->reference)
             : NULL;
 
+    if (head->call != agent->peer[from].lapses)
+        return 1; /* this rank did not wait so long */
     if (r == NULL || oari_rref_is_own(r) ||
         !oari_held_confirmed(&r->held, from))
         return 0;
     oari_rref_end(r);
+    return 1;
+}
+
+typedef struct lease_end {
+    int rank;
+    oar_error error;
+} lease_end;
+
+static void lose_grants(oar_rref *r, void *arg)
+{
+    const lease_end *end = arg;
+
+    if (oari_rref_is_own(r) || !oari_held_lapsed(&r->held, end->rank))
+        return;
+    r->lapsed = 1;
+    oari_rref_break(r, &end->error);
+}
+
+static int take_lapsed(oar_rpc *agent, int from, const oari_rpc_head *head)
+{
+    oari_rpc_peer *peer = &agent->peer[from];
+    lease_end end = { .rank = from };
+
+    if (head->call != (uint64_t)peer->lapsed + 1)
+        return 0;
+    peer->lapsed++;
+    oari_error_set(&end.error, OAR_E_NOT_FOUND,
+                   "rank %d (%s) heard nothing of rank %d for %lld ms: its "
+                   "lease on values of that rank has ended",
+                   from, peer->limits.name, agent->rank,
+                   (long long)peer->limits.lease_ms);
+    end.error.rank = agent->rank;
+    end.error.peer = from;
+    oari_rref_each(agent, lose_grants, &end);
     return 1;
 }
 
@@ -201,6 +248,10 @@ void oari_rref_take_note(oar_rpc *agent, int from, const oari_rpc_head *head)
         good = take_confirmation(agent, from, head);
     else if (head->kind == OARI_RPC_DROP)
         good = take_drop(agent, from, head);
+    else if (head->kind == OARI_RPC_LAPSED)
+        good = take_lapsed(agent, from, head);
+    else if (head->kind == OARI_RPC_RENEW)
+        good = 1; /* that it came is all there is to it */
     pthread_mutex_unlock(&agent->refs_lock);
     if (!good) {
         pthread_mutex_lock(&agent->lock);

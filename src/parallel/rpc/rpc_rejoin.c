@@ -381,6 +381,8 @@ static void begin_life(oar_rpc *agent, meeting *m)
     pthread_mutex_lock(&agent->refs_lock);
     peer->life = m->record.life;
     peer->gone = 0;
+    peer->may_hold = peer->silent = 0;
+    peer->lapses = peer->lapsed = 0;
     pthread_mutex_unlock(&agent->refs_lock);
     peer->net = m->net;
     agent->stats.ranks_gone--;

@@ -186,7 +186,7 @@ int oari_rpc_push(oar_rpc *agent, int to, oari_rpc_head *head,
     unsigned char byte[PUSH_BYTES];
     size_t bytes;
 
-    if (!is_my_turn(agent, to, head->life) ||
+    if (!is_my_turn(agent, to, head->life) || head->kind == OARI_RPC_LAPSED ||
         (message != NULL &&
          (message->refs.count > 0 || message->arrays.count > 0)))
         return 0;
@@ -229,6 +229,8 @@ oar_status oari_rpc_send(oar_rpc *agent, int to, oari_rpc_head *head,
            head->life == agent->peer[to].life;
     if (keep) {
         oari_rref_send_all(agent, to, message);
+        if (head->kind == OARI_RPC_LAPSED)
+            oari_rref_lapse(agent, to); /* what is given later is behind it */
         out->net = agent->peer[to].net;
         oari_list_append(&agent->peer[to].outgoing, &out->link);
         agent->stats.bytes_out += head->value_bytes + head->array_bytes;

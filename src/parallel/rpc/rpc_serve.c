@@ -390,8 +390,10 @@ static oar_rpc_call *make_call(oar_rpc *agent, int from,
     call->bytes = head->value_bytes + head->array_bytes;
     call->args = args;
     call->came_ns = oari_now_ns();
-    call->parts =
-        head->status > OARI_RPC_PARTS ? OARI_RPC_PARTS : (int)head->status;
+    call->makes = (head->flags & OARI_RPC_REMOTE) != 0;
+    call->parts = call->makes                     ? 0
+                  : head->status > OARI_RPC_PARTS ? OARI_RPC_PARTS
+                                                  : (int)head->status;
     call->deadline_ns = oari_rpc_deadline(head->left_ms, call->came_ns);
     memcpy(call->site, head->site, strlen(head->site) + 1);
     oari_list_append(&agent->serving, &call->link);
@@ -427,11 +429,8 @@ void oari_rpc_take_call(oar_rpc *agent, int from, const oari_rpc_head *head,
     if (status == OAR_OK)
         status = admit(agent, from, head, &call->entry);
     if (head->reference != 0) {
-        oar_status found;
+        oar_status found = oari_rref_find_for(agent, from, head, &call->rref);
 
-        call->makes = (head->flags & OARI_RPC_REMOTE) != 0;
-        found = oari_rref_find_for(agent, from, head->reference, call->makes,
-                                   &call->rref);
         status = status == OAR_OK ? found : status;
     }
     if (status == OAR_OK)

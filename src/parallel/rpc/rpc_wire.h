@@ -14,8 +14,10 @@
  *     40 u64 bytes of the values              48 u64 bytes of all arrays
  *     56 u64 reference                        64 u32 arrays   68 u32 status
  *
- * status is, of a call, the parts of a reply that the caller takes ahead; of a
- * credit the parts that were taken, and reference their bytes.
+ * status is, of a call, the parts of a reply that the caller takes ahead, or
+ * its lease if the reply stays; of a credit the parts that were taken, and
+ * reference their bytes. Of messages about references, call is a lease
+ * (rpc_lease.c).
  *
  * A value is a type (u8) and, by type: i64 and f64 8 bytes; text u32 and bytes
  * u64 length, then that many and, of a text, a zero; a reference u32 owner, u64
@@ -44,18 +46,20 @@ enum {
     OARI_RPC_ALIGN = 16
 };
 
-#define OARI_RPC_KIND_LIST(X)         \
-    X(OARI_RPC_CALL, 1, "call")       \
-    X(OARI_RPC_ANSWER, 2, "answer")   \
-    X(OARI_RPC_CANCEL, 3, "cancel")   \
-    X(OARI_RPC_LEAVING, 4, "leaving") \
-    X(OARI_RPC_HOLD, 5, "hold")       \
-    X(OARI_RPC_NOTED, 6, "noted")     \
-    X(OARI_RPC_HELD, 7, "held")       \
-    X(OARI_RPC_DROP, 8, "drop")       \
-    X(OARI_RPC_PART, 9, "part")       \
-    X(OARI_RPC_CREDIT, 10, "credit")  \
-    X(OARI_RPC_RETURNED, 11, "returned")
+#define OARI_RPC_KIND_LIST(X)            \
+    X(OARI_RPC_CALL, 1, "call")          \
+    X(OARI_RPC_ANSWER, 2, "answer")      \
+    X(OARI_RPC_CANCEL, 3, "cancel")      \
+    X(OARI_RPC_LEAVING, 4, "leaving")    \
+    X(OARI_RPC_HOLD, 5, "hold")          \
+    X(OARI_RPC_NOTED, 6, "noted")        \
+    X(OARI_RPC_HELD, 7, "held")          \
+    X(OARI_RPC_DROP, 8, "drop")          \
+    X(OARI_RPC_PART, 9, "part")          \
+    X(OARI_RPC_CREDIT, 10, "credit")     \
+    X(OARI_RPC_RETURNED, 11, "returned") \
+    X(OARI_RPC_RENEW, 12, "renew")       \
+    X(OARI_RPC_LAPSED, 13, "lapsed")
 
 typedef enum oari_rpc_kind {
     OARI_RPC_KIND_LIST(OAR_ENUM_ROW) OARI_RPC_KIND_END
