@@ -9,7 +9,9 @@
  * Prints a line copy,MB,us,GB/s and for each operation
  * layers,NAME,MB,us,GB/s,percent: the bytes that it has to read and write, the
  * median time, and the share of the copy's rate. In bf16; the step of AdamW has
- * f32 masters and gradients. */
+ * f32 masters and gradients. Backward begins with a copy of the gradient that
+ * it is given, which is counted. A copy runs before each operation, so that the
+ * GPU is busy while the host starts it, and nothing of it lies in a cache. */
 #include <stdio.h>
 
 #include "models.h"
@@ -18,7 +20,9 @@ enum { ROUNDS = 15, WARM_UP = 3, CLASS_ROWS = 8 };
 
 typedef struct bench {
     oar_device gpu;
-    void *from, *to; /* events */
+    void *from, *to;    /* events */
+    void *here, *there; /* memory that is copied */
+    size_t bytes;       /* of it */
     double copy_rate;
     oar_tape *tape;
 } bench;
@@ -26,6 +30,7 @@ typedef struct bench {
 /* Time of what runs between begin and end. */
 static oar_status begin(bench *b)
 {
+    TRY(oar_device_copy(b->there, b->gpu, b->here, b->gpu, b->bytes, NULL));
     return oar_event_record(b->gpu, b->from, oar_stream_current(b->gpu));
 }
 
@@ -60,24 +65,21 @@ static oar_tensor *leaf(const bench *b, oar_dtype dtype, oar_shape shape)
     return made;
 }
 
-static oar_status time_copy(bench *b, size_t bytes)
+static oar_status time_copy(bench *b)
 {
     double us[ROUNDS], p50;
-    void *x, *y;
 
-    TRY(oar_device_alloc(b->gpu, bytes, &x));
-    TRY(oar_device_alloc(b->gpu, bytes, &y));
+    TRY(oar_device_alloc(b->gpu, b->bytes, &b->here));
+    TRY(oar_device_alloc(b->gpu, b->bytes, &b->there));
     for (int i = 0; i < ROUNDS; i++) {
         TRY(begin(b));
-        TRY(oar_device_copy(y, b->gpu, x, b->gpu, bytes, NULL));
+        TRY(oar_device_copy(b->there, b->gpu, b->here, b->gpu, b->bytes, NULL));
         TRY(end(b, &us[i]));
     }
     p50 = median(us + WARM_UP, ROUNDS - WARM_UP);
-    b->copy_rate = 2 * (double)bytes / p50 * 1e-3;
-    printf("copy,%.1f,%.1f,%.0f\n", 2 * (double)bytes * 1e-6, p50,
+    b->copy_rate = 2 * (double)b->bytes / p50 * 1e-3;
+    printf("copy,%.1f,%.1f,%.0f\n", 2 * (double)b->bytes * 1e-6, p50,
            b->copy_rate);
-    oar_device_free(b->gpu, x, NULL);
-    oar_device_free(b->gpu, y, NULL);
     return OAR_OK;
 }
 
@@ -87,6 +89,57 @@ typedef oar_tensor *(*layer_op)(oar_tape *tape, oar_tensor *const *in);
 static oar_tensor *run_norm(oar_tape *tape, oar_tensor *const *in)
 {
     return oar_layer_norm(tape, in[0], in[1], in[2], 1e-5);
+}
+
+static oar_tensor *run_rms_norm(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_rms_norm(tape, in[0], in[1], 1e-5);
+}
+
+/* The gradient of the sum is there when the norm's is added to it. */
+static oar_tensor *run_add_norm(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_add_layer_norm(tape, in[0], in[1], in[2], NULL, 1e-5, NULL);
+}
+
+static oar_tensor *run_gelu(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_gelu(tape, in[0]);
+}
+
+static oar_tensor *run_gelu_tanh(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_gelu_tanh(tape, in[0]);
+}
+
+static oar_tensor *run_mul(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_mul(tape, in[0], in[1]);
+}
+
+static oar_tensor *run_add(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_add(tape, in[0], in[1]);
+}
+
+static oar_tensor *run_sum_columns(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_sum_over(tape, in[0], OAR_DIMS(0), 0);
+}
+
+static oar_tensor *run_sum_rows(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_sum_over(tape, in[0], OAR_DIMS(1), 0);
+}
+
+static oar_tensor *run_cast(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_cast(tape, in[0], OAR_F32);
+}
+
+static oar_tensor *run_transposed(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_contiguous(tape, oar_transpose(tape, in[0], 0, 1));
 }
 
 static oar_tensor *run_softmax(oar_tape *tape, oar_tensor *const *in)
@@ -109,11 +162,11 @@ static oar_tensor *run_embedding(oar_tape *tape, oar_tensor *const *in)
     return oar_embedding(tape, in[0], in[2]);
 }
 
-/* Forward moves `forward` bytes, backward `back`. */
+/* Forward moves `forward` bytes, backward `back`; 0: it is not shown. */
 static oar_status time_op(bench *b, const char *name, layer_op op,
                           oar_tensor *const *in, double forward, double back)
 {
-    double ahead[ROUNDS], behind[ROUNDS];
+    double ahead[ROUNDS], behind[ROUNDS], seed_bytes = 0;
     char text[64];
 
     for (int i = 0; i < ROUNDS; i++) {
@@ -128,17 +181,22 @@ static oar_status time_op(bench *b, const char *name, layer_op op,
             seed = oar_empty_on(b->tape, b->gpu, oar_tensor_dtype(out),
                                 oar_tensor_shape(out));
             TRY(oar_tensor_fill(seed, 0.25));
+            seed_bytes = 2 * (double)oar_tensor_count(out) *
+                         (double)oar_dtype_size(oar_tensor_dtype(out));
         }
         TRY(begin(b));
-        TRY(oar_backward_from(b->tape, 1, &out, &seed));
+        if (back > 0)
+            TRY(oar_backward_from(b->tape, 1, &out, &seed));
         TRY(end(b, &behind[i]));
         for (int k = 0; k < 3; k++)
             oar_tensor_clear_grad(in[k]);
         oar_tape_reset(b->tape);
     }
     report(b, name, forward, ahead);
+    if (back == 0)
+        return OAR_OK;
     snprintf(text, sizeof text, "%s_back", name);
-    report(b, text, back, behind);
+    report(b, text, back + seed_bytes, behind);
     return OAR_OK;
 }
 
@@ -194,6 +252,8 @@ static oar_status run_all(bench *b, int64_t tokens, int64_t width,
     int64_t rows = tokens / CLASS_ROWS;
     double logits = (double)rows * (double)classes * 2;
     oar_tensor *x = leaf(b, OAR_BF16, OAR_SHAPE(tokens, width));
+    oar_tensor *y = leaf(b, OAR_BF16, OAR_SHAPE(tokens, width));
+    oar_tensor *wide = leaf(b, OAR_BF16, OAR_SHAPE(tokens, 4 * width));
     oar_tensor *weight = leaf(b, OAR_BF16, OAR_SHAPE(width));
     oar_tensor *bias = leaf(b, OAR_BF16, OAR_SHAPE(width));
     oar_tensor *table = leaf(b, OAR_BF16, OAR_SHAPE(classes, width));
@@ -201,9 +261,34 @@ static oar_status run_all(bench *b, int64_t tokens, int64_t width,
     oar_tensor *index = indices(b, tokens, classes);
     oar_tensor *target = indices(b, rows, classes);
 
-    TRY(time_copy(b, (size_t)(8 * unit)));
+    b->bytes = (size_t)(8 * unit);
+    TRY(time_copy(b));
+    TRY(time_op(b, "gelu", run_gelu, (oar_tensor *[]){ wide, NULL, NULL },
+                8 * unit, 12 * unit));
+    TRY(time_op(b, "gelu_tanh", run_gelu_tanh,
+                (oar_tensor *[]){ wide, NULL, NULL }, 8 * unit, 12 * unit));
+    TRY(time_op(b, "add", run_add, (oar_tensor *[]){ x, y, NULL }, 3 * unit,
+                0));
+    TRY(time_op(b, "add_row", run_add, (oar_tensor *[]){ x, bias, NULL },
+                2 * unit, 0));
+    TRY(time_op(b, "mul", run_mul, (oar_tensor *[]){ x, y, NULL }, 3 * unit,
+                6 * unit));
+    TRY(time_op(b, "sum_columns", run_sum_columns,
+                (oar_tensor *[]){ x, NULL, NULL }, unit, 0));
+    TRY(time_op(b, "sum_columns_wide", run_sum_columns,
+                (oar_tensor *[]){ wide, NULL, NULL }, 4 * unit, 0));
+    TRY(time_op(b, "sum_rows", run_sum_rows, (oar_tensor *[]){ x, NULL, NULL },
+                unit, 0));
+    TRY(time_op(b, "cast_f32", run_cast, (oar_tensor *[]){ x, NULL, NULL },
+                3 * unit, 3 * unit));
+    TRY(time_op(b, "transposed", run_transposed,
+                (oar_tensor *[]){ x, NULL, NULL }, 2 * unit, 0));
     TRY(time_op(b, "layer_norm", run_norm, (oar_tensor *[]){ x, weight, bias },
                 2 * unit, 3 * unit));
+    TRY(time_op(b, "add_layer_norm", run_add_norm,
+                (oar_tensor *[]){ x, y, weight }, 4 * unit, 0));
+    TRY(time_op(b, "rms_norm", run_rms_norm,
+                (oar_tensor *[]){ x, weight, NULL }, 2 * unit, 3 * unit));
     TRY(time_op(b, "softmax", run_softmax, (oar_tensor *[]){ x, NULL, NULL },
                 2 * unit, 3 * unit));
     TRY(time_op(b, "dropout", run_dropout, (oar_tensor *[]){ x, NULL, NULL },
@@ -212,9 +297,13 @@ static oar_status run_all(bench *b, int64_t tokens, int64_t width,
                 (oar_tensor *[]){ scores, NULL, target }, logits, 2 * logits));
     TRY(time_op(b, "embedding", run_embedding,
                 (oar_tensor *[]){ table, NULL, index }, 2 * unit,
-                2 * unit + (double)classes * (double)width * 2));
+                unit + (double)classes * (double)width * 2));
     TRY(time_step(b, params));
     oar_tensor_release(x);
+    oar_tensor_release(y);
+    oar_tensor_release(wide);
+    oar_device_free(b->gpu, b->here, NULL);
+    oar_device_free(b->gpu, b->there, NULL);
     oar_tensor_release(weight);
     oar_tensor_release(bias);
     oar_tensor_release(table);

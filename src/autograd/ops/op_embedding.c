@@ -18,13 +18,11 @@ static oar_status embedding_back_gpu(oari_node *node, const oari_array *to,
     const oari_array *y = oari_operands_out(&operands, to, add);
     void *scratch = oari_operands_scratch(
         &operands, to->device, OAR_U32,
-        oari_cuda_add_rows_scratch(node->saved[0]->count));
+        oari_cuda_add_rows_scratch(node->saved[0]->count, to->at.shape.dim[0]));
 
-    if (operands.status == OAR_OK && !add)
-        operands.status = OARI_KERNEL(y, fill, y, 0);
     if (operands.status == OAR_OK)
         operands.status =
-            oari_cuda_add_rows(y, g, &index, node->extra.padding, scratch);
+            oari_cuda_add_rows(y, add, g, &index, node->extra.padding, scratch);
     return oari_operands_finish(&operands);
 }
 

@@ -70,6 +70,31 @@ static oar_status check_dtypes(const char *what, oar_dtype to, oar_dtype from)
                      oar_dtype_name(to), oar_dtype_name(from));
 }
 
+/* Takes several elements, up to 16 bytes, as one where the last dim is without
+ * gaps in both arrays. Returns the bytes of an element then. */
+static int widen_elements(oari_cuda_job *job, int bytes)
+{
+    int last = job->ndim - 1;
+
+    while (bytes < 16 && job->stride[0][last] == 1 &&
+           job->stride[1][last] == 1 && job->dim[last] % 2 == 0) {
+        for (int k = 0; k < OARI_CUDA_ARRAYS; k++) {
+            if ((uintptr_t)job->data[k] % (uintptr_t)(2 * bytes) != 0)
+                return bytes;
+            for (int d = 0; d < last; d++)
+                if (job->stride[k][d] % 2 != 0)
+                    return bytes;
+        }
+        for (int k = 0; k < OARI_CUDA_ARRAYS; k++)
+            for (int d = 0; d < last; d++)
+                job->stride[k][d] /= 2;
+        job->dim[last] /= 2;
+        job->count /= 2;
+        bytes *= 2;
+    }
+    return bytes;
+}
+
 /* ---- copies -------------------------------------------------------------- */
 
 oar_status oari_cuda_assign(int device, oari_cuda_shape shape,
@@ -88,7 +113,7 @@ oar_status oari_cuda_assign(int device, oari_cuda_shape shape,
         if (is_flat(&job))
             return oar_device_copy(to.data, gpu, from.data, gpu,
                                    (size_t)job.count * bytes, stream);
-        job.to = job.from = (int)bytes;
+        job.to = job.from = widen_elements(&job, (int)bytes);
         return start_kernel(device, "oari_move", &job, stream);
     }
     OARI_TRY(check_dtypes("convert", to.dtype, from.dtype));

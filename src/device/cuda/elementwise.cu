@@ -56,6 +56,7 @@ extern "C" __global__ void oari_move(oari_cuda_job job)
     case 2: move<uint16_t>(job); break;
     case 4: move<uint32_t>(job); break;
     case 8: move<uint64_t>(job); break;
+    case 16: move<uint4>(job); break;
     }
 }
 
@@ -71,21 +72,73 @@ extern "C" __global__ void oari_convert_any(oari_cuda_job job)
     }
 }
 
-/* The pairs that training uses, without gaps. */
-#define LOOP(to_type, from_type, expression)                     \
-    EACH(i, job) {                                               \
-        const from_type x = ((const from_type *)job.data[1])[i]; \
-        ((to_type *)job.data[0])[i] = (expression);              \
-    }
+/* The pairs that training uses, without gaps: eight elements at once, as far as
+ * there are eight, if both arrays are aligned. */
+enum { EIGHT = 8 };
+
+DEVICE uint16_t half_of(float x, int dtype)
+{
+    return dtype == OAR_F16 ? oari_f16_bits_from_f32(x)
+                            : oari_bf16_bits_from_f32(x);
+}
+
+DEVICE float float_of(uint16_t x, int dtype)
+{
+    return dtype == OAR_F16 ? oari_f16_bits_to_f32(x)
+                            : oari_bf16_bits_to_f32(x);
+}
+
+DEVICE void narrow_eight(const oari_cuda_job &job, uint64_t i)
+{
+    const uint4 *from = (const uint4 *)job.data[1] + 2 * i;
+    uint4 low = from[0], high = from[1], made;
+    float x[EIGHT];
+    uint16_t y[EIGHT];
+
+    memcpy(x, &low, sizeof low);
+    memcpy(x + 4, &high, sizeof high);
+    for (int k = 0; k < EIGHT; k++)
+        y[k] = half_of(x[k], job.to);
+    memcpy(&made, y, sizeof made);
+    ((uint4 *)job.data[0])[i] = made;
+}
+
+DEVICE void widen_eight(const oari_cuda_job &job, uint64_t i)
+{
+    uint4 *to = (uint4 *)job.data[0] + 2 * i;
+    uint4 from = ((const uint4 *)job.data[1])[i], low, high;
+    uint16_t x[EIGHT];
+    float y[EIGHT];
+
+    memcpy(x, &from, sizeof from);
+    for (int k = 0; k < EIGHT; k++)
+        y[k] = float_of(x[k], job.from);
+    memcpy(&low, y, sizeof low);
+    memcpy(&high, y + 4, sizeof high);
+    to[0] = low;
+    to[1] = high;
+}
 
 extern "C" __global__ void oari_convert_half(oari_cuda_job job)
 {
-    if (job.to == OAR_F16)
-        LOOP(uint16_t, float, oari_f16_bits_from_f32(x))
-    else if (job.to == OAR_BF16)
-        LOOP(uint16_t, float, oari_bf16_bits_from_f32(x))
-    else if (job.from == OAR_F16)
-        LOOP(float, uint16_t, oari_f16_bits_to_f32(x))
-    else if (job.from == OAR_BF16)
-        LOOP(float, uint16_t, oari_bf16_bits_to_f32(x))
+    const bool widens = job.to == OAR_F32;
+    const bool aligned =
+        ((uintptr_t)job.data[0] | (uintptr_t)job.data[1]) % 16 == 0;
+    uint64_t first = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint64_t step = (uint64_t)gridDim.x * blockDim.x;
+    uint64_t count = (uint64_t)job.count;
+    uint64_t eights = aligned ? count / EIGHT : 0;
+
+    for (uint64_t i = first; i < eights; i += step)
+        if (widens)
+            widen_eight(job, i);
+        else
+            narrow_eight(job, i);
+    for (uint64_t i = eights * EIGHT + first; i < count; i += step)
+        if (widens)
+            ((float *)job.data[0])[i] =
+                float_of(((const uint16_t *)job.data[1])[i], job.from);
+        else
+            ((uint16_t *)job.data[0])[i] =
+                half_of(((const float *)job.data[1])[i], job.to);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arith: starts the kernels of arith.cu. Dims that lie like one dim in every
- * array are joined first, so that most jobs are flat. */
+/* arith: starts the kernels of arith.cu and float_arith.cu. Dims that lie like
+ * one dim in every array are joined first, so that most jobs are flat. */
 #include <string.h>
 
 #include "base/dtype.h"
@@ -102,6 +102,89 @@ static oar_status start(oari_cuda_kernel_ref *ref, const oari_array *to,
 #define KERNEL(text) \
     static oari_cuda_kernel_ref ref = { .file = "arith", .name = text }
 
+/* ---- by packs ------------------------------------------------------------ */
+
+/* Returns how an array lies in a job of one or two dims, or -1. */
+static int lies_how(const oari_arith_job *job, const oari_job_array *a)
+{
+    int64_t row = job->ndim == 2 ? a->stride[0] : job->count;
+    int64_t column = a->stride[job->ndim - 1];
+
+    if (a->by_value || (column == 0 && (job->ndim == 1 || row == 0)))
+        return OARI_LIES_ONE;
+    if (column == 1)
+        return job->ndim == 1 || row == job->dim[1] ? OARI_LIES_ALIKE
+               : row == 0                           ? OARI_LIES_ROW
+                                                    : -1;
+    return column == 0 && row == 1 ? OARI_LIES_COLUMN : -1;
+}
+
+/* Sets job->packed, width and how arrays lie. */
+static void set_packs(oari_arith_job *job, int arrays)
+{
+    int all_f32 = 1, has_rows = 0;
+
+    job->width = job->dim[job->ndim - 1];
+    for (int k = 0; k < arrays; k++) {
+        oari_job_array *a = &job->array[k];
+
+        a->lies = job->ndim <= 2 ? lies_how(job, a) : -1;
+        if (a->lies < 0 || (k == 0 && a->lies != OARI_LIES_ALIKE))
+            return;
+        has_rows |= a->lies == OARI_LIES_ROW || a->lies == OARI_LIES_COLUMN;
+        if (a->lies > OARI_LIES_ROW)
+            continue;
+        if ((uintptr_t)a->data % 16 != 0 ||
+            (a->dtype != OAR_F32 && a->dtype != OAR_F16 &&
+             a->dtype != OAR_BF16))
+            return;
+        all_f32 &= a->dtype == OAR_F32;
+    }
+    if (!has_rows ||
+        (job->count < UINT32_MAX && job->width % (all_f32 ? 4 : 8) == 0))
+        job->packed = all_f32 ? 4 : 8;
+}
+
+/* Two kernels of a name: one for what is computed in f32, and one for all else.
+ */
+typedef struct arith_kernel {
+    oari_cuda_kernel_ref narrow, wide;
+} arith_kernel;
+
+#define TWO_KERNELS(text)                                                \
+    static arith_kernel ref = {                                          \
+        .narrow = { .file = "float_arith", .name = "oari_float_" text }, \
+        .wide = { .file = "arith", .name = "oari_arith_" text }          \
+    }
+
+static oar_status start_either(arith_kernel *ref, const oari_array *to,
+                               int arrays, oari_arith_job *job)
+{
+    int64_t tiles = (job->count + OARI_TILE - 1) / OARI_TILE;
+    oari_cuda_grid grid = { { (unsigned)tiles, 1, 1 },
+                            { OARI_TILE_THREADS, 1, 1 },
+                            0 };
+
+    if (job->numbers != OARI_JOB_F32)
+        return start(&ref->wide, to, job);
+    if (tiles == 0)
+        return OAR_OK;
+    if (tiles > INT32_MAX)
+        return oari_fail(OAR_E_UNSUPPORTED, "%s on a GPU of %lld elements",
+                         ref->narrow.name, (long long)job->count);
+    set_packs(job, arrays);
+    return oari_cuda_start(to->device.index, &ref->narrow, &grid,
+                           oar_stream_current(to->device), (void *[]){ job });
+}
+
+/* An input that the function does not look at. */
+static void leave_out(oari_job_array *a)
+{
+    memset(a, 0, sizeof *a);
+    a->by_value = 1;
+    a->dtype = OAR_F32;
+}
+
 /* ---- copy, fill, scale --------------------------------------------------- */
 
 oar_status oari_cuda_copy(const oari_array *to, const oari_array *from)
@@ -135,7 +218,7 @@ oar_status oari_cuda_fill(const oari_array *to, double value)
 oar_status oari_cuda_scale(const oari_array *to, int add, const oari_array *a,
                            double factor)
 {
-    KERNEL("oari_arith_scale");
+    TWO_KERNELS("scale");
     oari_arith_job job;
 
     if (!add && factor == 1)
@@ -145,7 +228,7 @@ oar_status oari_cuda_scale(const oari_array *to, int add, const oari_array *a,
     job = make_job(ARRAYS(to, a));
     job.add = add;
     job.number[0] = factor;
-    return start(&ref, to, &job);
+    return start_either(&ref, to, 2, &job);
 }
 
 /* ---- functions ----------------------------------------------------------- */
@@ -153,33 +236,33 @@ oar_status oari_cuda_scale(const oari_array *to, int add, const oari_array *a,
 oar_status oari_cuda_unary(oari_unary_kind kind, const oari_array *to,
                            const oari_array *a)
 {
-    KERNEL("oari_arith_unary");
+    TWO_KERNELS("unary");
     oari_arith_job job = make_job(ARRAYS(to, a));
 
     job.kind = (int)kind;
-    return start(&ref, to, &job);
+    return start_either(&ref, to, 2, &job);
 }
 
 oar_status oari_cuda_unary_back(oari_unary_kind kind, const oari_array *to,
                                 int add, const oari_array *grad,
                                 const oari_array *saved)
 {
-    KERNEL("oari_arith_unary_back");
+    TWO_KERNELS("unary_back");
     oari_arith_job job = make_job(ARRAYS(to, grad, saved));
 
     job.kind = (int)kind;
     job.add = add;
-    return start(&ref, to, &job);
+    return start_either(&ref, to, 3, &job);
 }
 
 oar_status oari_cuda_binary(oari_binary_kind kind, const oari_array *to,
                             const oari_array *a, const oari_array *b)
 {
-    KERNEL("oari_arith_binary");
+    TWO_KERNELS("binary");
     oari_arith_job job = make_job(ARRAYS(to, a, b));
 
     job.kind = (int)kind;
-    return start(&ref, to, &job);
+    return start_either(&ref, to, 3, &job);
 }
 
 oar_status oari_cuda_binary_back(oari_binary_kind kind, int side,
@@ -187,37 +270,41 @@ oar_status oari_cuda_binary_back(oari_binary_kind kind, int side,
                                  const oari_array *grad, const oari_array *a,
                                  const oari_array *b)
 {
-    KERNEL("oari_arith_binary_back");
+    TWO_KERNELS("binary_back");
     oari_arith_job job = make_job(ARRAYS(to, grad, a, b));
 
     job.kind = (int)kind;
     job.side = side;
     job.add = add;
-    return start(&ref, to, &job);
+    if (job.numbers == OARI_JOB_F32 && kind <= OARI_MUL)
+        for (int k = 0; k < 2; k++) /* of a product, the other input */
+            if (kind != OARI_MUL || k == side)
+                leave_out(&job.array[2 + k]);
+    return start_either(&ref, to, 4, &job);
 }
 
 oar_status oari_cuda_scalar(oari_scalar_kind kind, const oari_array *to,
                             const oari_array *a, const double *number)
 {
-    KERNEL("oari_arith_scalar");
+    TWO_KERNELS("scalar");
     oari_arith_job job = make_job(ARRAYS(to, a));
 
     job.kind = (int)kind;
     memcpy(job.number, number, sizeof job.number);
-    return start(&ref, to, &job);
+    return start_either(&ref, to, 2, &job);
 }
 
 oar_status oari_cuda_scalar_back(oari_scalar_kind kind, const oari_array *to,
                                  int add, const oari_array *grad,
                                  const oari_array *saved, const double *number)
 {
-    KERNEL("oari_arith_scalar_back");
+    TWO_KERNELS("scalar_back");
     oari_arith_job job = make_job(ARRAYS(to, grad, saved));
 
     job.kind = (int)kind;
     job.add = add;
     memcpy(job.number, number, sizeof job.number);
-    return start(&ref, to, &job);
+    return start_either(&ref, to, 3, &job);
 }
 
 /* ---- compare and select -------------------------------------------------- */

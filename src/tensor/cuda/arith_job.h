@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor/cuda/arith_job.h: the arguments of the kernels of arith.cu,
- * reductions.cu and lines.cu, for C and C++. */
+ * float_arith.cu, reductions.cu and lines.cu, for C and C++. */
 #ifndef OARI_TENSOR_CUDA_ARITH_JOB_H
 #define OARI_TENSOR_CUDA_ARITH_JOB_H
 
@@ -16,12 +16,26 @@ typedef enum oari_job_numbers {
     OARI_JOB_UNSIGNED /* compares otherwise; bools too */
 } oari_job_numbers;
 
+enum {
+    OARI_TILE_THREADS = 256, /* of a block of float_arith.cu, */
+    OARI_TILE = 4096         /* and its elements */
+};
+
+/* How an array of a packed job lies beside the array that is written. */
+typedef enum oari_job_lies {
+    OARI_LIES_ALIKE,
+    OARI_LIES_ROW,    /* the same in each row of job.width elements */
+    OARI_LIES_COLUMN, /* the same all along each row */
+    OARI_LIES_ONE     /* one number */
+} oari_job_lies;
+
 typedef struct oari_job_array {
     void *data;                    /* of the first element */
     int64_t stride[OARI_JOB_DIMS]; /* in elements; 0: repeated */
     uint64_t value;                /* of one element that came by value */
     int by_value;
     int dtype;
+    int lies; /* an oari_job_lies */
 } oari_job_array;
 
 /* Element by element; array 0 is written. */
@@ -34,6 +48,10 @@ typedef struct oari_arith_job {
     int kind, side;             /* of the family of functions */
     int add;                    /* to what array 0 holds */
     double number[2];
+    /* Of float_arith.cu: 8, or 4 where all arrays are f32: elements that a
+     * thread finds side by side; 0: one by one. */
+    int packed;
+    int64_t width;
 } oari_arith_job;
 
 /* Kinds of reductions besides those of oari_reduce_kind. */

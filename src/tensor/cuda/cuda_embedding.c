@@ -4,7 +4,7 @@
 #include "tensor/cuda/cuda_start.h"
 #include "tensor/cuda/embedding_job.h"
 
-enum { WARP = 32, PICK_THREADS = WARP * OARI_PICK_WARPS, MOST_COLUMNS = 64 };
+enum { WARP = 32, PICK_THREADS = WARP * OARI_PICK_WARPS };
 
 static int common_unit(uint64_t address_bits)
 {
@@ -54,14 +54,19 @@ oar_status oari_cuda_positions(const oari_array *to)
 
 /* ---- sums by row --------------------------------------------------------- */
 
-static int64_t sort_blocks(int64_t picks)
+/* Elements that a block sorts: whole rounds of its threads. */
+static int64_t sort_share(int64_t picks)
 {
-    return (picks + OARI_SORT_SHARE - 1) / OARI_SORT_SHARE;
+    int64_t share = (picks + OARI_SORT_BLOCKS - 1) / OARI_SORT_BLOCKS;
+
+    share =
+        (share + OARI_SORT_THREADS - 1) / OARI_SORT_THREADS * OARI_SORT_THREADS;
+    return share > OARI_SORT_SHARE ? share : OARI_SORT_SHARE;
 }
 
-int64_t oari_cuda_add_rows_scratch(int64_t picks)
+int64_t oari_cuda_add_rows_scratch(int64_t picks, int64_t rows)
 {
-    return 4 * picks + OARI_SORT_DIGITS * sort_blocks(picks);
+    return 4 * picks + OARI_SORT_DIGITS * OARI_SORT_BLOCKS + 2 * rows;
 }
 
 /* Sorts the picks by row; where they are then goes to job->key and place. */
@@ -70,8 +75,6 @@ static oar_status sort_picks(const oari_array *index, int64_t rows,
 {
     static oari_cuda_kernel_ref count = { .file = "embedding",
                                           .name = "oari_sort_count" };
-    static oari_cuda_kernel_ref scan = { .file = "embedding",
-                                         .name = "oari_sort_scan" };
     static oari_cuda_kernel_ref move = { .file = "embedding",
                                          .name = "oari_sort_move" };
     uint32_t *key[2], *place[2];
@@ -90,7 +93,6 @@ static oar_status sort_picks(const oari_array *index, int64_t rows,
         job->to_place = place[side];
         OARI_TRY(oari_start_one(&count, index, job->blocks, OARI_SORT_THREADS,
                                 0, job));
-        OARI_TRY(oari_start_one(&scan, index, 1, OARI_SORT_THREADS, 0, job));
         OARI_TRY(oari_start_one(&move, index, job->blocks, OARI_SORT_THREADS, 0,
                                 job));
         job->row = NULL;
@@ -102,33 +104,60 @@ static oar_status sort_picks(const oari_array *index, int64_t rows,
     return OAR_OK;
 }
 
-oar_status oari_cuda_add_rows(const oari_array *to, const oari_array *grad,
-                              const oari_array *index, int64_t skip,
-                              void *scratch)
+/* Finds where each row's picks begin. */
+static oar_status find_starts(const oari_array *to, oari_add_rows_job *job)
+{
+    static oari_cuda_kernel_ref starts = { .file = "embedding",
+                                           .name = "oari_find_starts" };
+
+    OARI_TRY(oar_device_fill(
+        oar_span_on(to->device, job->start, 2 * (size_t)job->count, OAR_I32),
+        -1, oar_stream_current(to->device)));
+    return oari_start_one(&starts, to,
+                          (job->picks + PICK_THREADS - 1) / PICK_THREADS,
+                          PICK_THREADS, 0, job);
+}
+
+oar_status oari_cuda_add_rows(const oari_array *to, int add,
+                              const oari_array *grad, const oari_array *index,
+                              int64_t skip, void *scratch)
 {
     static oari_float_kernels kernels =
         OARI_FLOAT_KERNELS("embedding", "oari_add_rows");
-    int64_t picks = oari_shape_count(index->at.shape);
-    oari_sort_job sort = { .picks = picks, .blocks = sort_blocks(picks) };
+    int64_t picks = oari_shape_count(index->at.shape), columns;
+    oari_sort_job sort = { .picks = picks, .share = sort_share(picks) };
     oari_add_rows_job job = { .grad = oari_array_data(grad),
                               .to = oari_array_data(to),
                               .picks = picks,
                               .count = to->at.shape.dim[0],
                               .width = to->at.shape.dim[1],
                               .skip = skip,
+                              .add = add,
                               .is_wide = to->dtype != grad->dtype };
 
-    if (picks == 0 || job.count == 0 || job.width == 0)
+    if (job.count == 0 || job.width == 0 || (picks == 0 && add))
         return OAR_OK;
+    if (picks == 0)
+        return oari_cuda_fill(to, 0);
     if (job.count >= INT32_MAX || picks >= INT32_MAX)
         return oari_fail(OAR_E_UNSUPPORTED,
                          "embedding's gradient on a GPU of %lld rows and %lld "
                          "indices: below 2^31",
                          (long long)job.count, (long long)picks);
+    sort.blocks = (picks + sort.share - 1) / sort.share;
     OARI_TRY(sort_picks(index, job.count, scratch, &sort));
     job.key = sort.key;
     job.place = sort.place;
-    return oari_start_float(&kernels, grad,
-                            (picks + OARI_PICK_WARPS - 1) / OARI_PICK_WARPS,
-                            PICK_THREADS, 0, &job);
+    job.start = (int2 *)(void *)((uint32_t *)scratch + 4 * picks +
+                                 OARI_SORT_DIGITS * OARI_SORT_BLOCKS);
+    OARI_TRY(find_starts(to, &job));
+    job.is_packed =
+        oari_is_packed(grad, job.width) && oari_is_packed(to, job.width);
+    columns = job.is_packed
+                  ? OARI_PACK_BYTES / (int64_t)oar_dtype_size(grad->dtype)
+                  : 1;
+    columns *= WARP; /* a warp for each row and so many columns */
+    return oari_start_float_grid(
+        &kernels, grad, (job.count + OARI_PICK_WARPS - 1) / OARI_PICK_WARPS,
+        (job.width + columns - 1) / columns, PICK_THREADS, 0, &job);
 }

@@ -168,12 +168,13 @@ oar_status oari_cuda_pick_rows(const oari_array *to, const oari_array *table,
                                const oari_array *row);
 /* to [count] i64 = 0, 1, 2, ... */
 oar_status oari_cuda_positions(const oari_array *to);
-/* Always adds. `to` may be f32 where grad is a half; scratch has room for
- * oari_cuda_add_rows_scratch numbers of 32 bits. */
-oar_status oari_cuda_add_rows(const oari_array *to, const oari_array *grad,
-                              const oari_array *index, int64_t skip,
-                              void *scratch);
-int64_t oari_cuda_add_rows_scratch(int64_t picks);
+/* to (+)= the sums of the rows of grad by index. `to` may be f32 where grad is
+ * a half; scratch has room for oari_cuda_add_rows_scratch numbers of 32 bits.
+ */
+oar_status oari_cuda_add_rows(const oari_array *to, int add,
+                              const oari_array *grad, const oari_array *index,
+                              int64_t skip, void *scratch);
+int64_t oari_cuda_add_rows_scratch(int64_t picks, int64_t rows);
 
 /* ---- cuda_hash.c --------------------------------------------------------- */
 

@@ -16,22 +16,42 @@ static int is_aligned(const oari_array *a)
     return a == NULL || (uintptr_t)oari_array_data(a) % OARI_PACK_BYTES == 0;
 }
 
-static oar_status start_norm(const oari_array *to, oari_norm_job *job)
+/* Packs of a row of an array. */
+static int64_t packs_of(const oari_array *a, int64_t width)
+{
+    return width * (int64_t)oar_dtype_size(a->dtype) / OARI_PACK_BYTES;
+}
+
+static oar_status start_norm(const oari_array *to, int is_packed,
+                             oari_norm_job *job)
 {
     static oari_float_kernels kernels =
         OARI_FLOAT_KERNELS("norm", "oari_layer_norm");
+    int64_t packs = packs_of(to, job->width), rows = job->rows;
+    unsigned threads = THREADS;
 
-    return oari_start_float(&kernels, to,
-                            (job->rows + OARI_NORM_WARPS - 1) / OARI_NORM_WARPS,
-                            THREADS, 0, job);
+    job->in_registers = is_packed && packs <= OARI_NORM_PARTS * THREADS;
+    job->by_block = job->in_registers && packs > OARI_NORM_PARTS * WARP;
+    if (job->in_registers) /* two for each warp or block */
+        rows = (rows + 1) / 2;
+    if (job->by_block)
+        threads = (unsigned)((packs + WARP * OARI_NORM_PARTS - 1) /
+                             (WARP * OARI_NORM_PARTS) * WARP);
+    return oari_start_float(
+        &kernels, to,
+        job->by_block ? rows : (rows + OARI_NORM_WARPS - 1) / OARI_NORM_WARPS,
+        threads, OARI_SUM_BYTES, job);
 }
 
 static oari_norm_job make_job(const oari_array *to, const oari_array *mean,
                               const oari_array *rstd, const oari_array *x,
-                              const oari_array *weight, const oari_array *bias)
+                              const oari_array *weight, const oari_array *bias,
+                              int *is_packed)
 {
     oari_rows r = oari_rows_of(x->at.shape);
 
+    *is_packed = oari_is_packed(x, r.width) && oari_is_packed(to, r.width) &&
+                 is_aligned(weight) && is_aligned(bias);
     return (oari_norm_job){ .x = oari_array_data(x),
                             .weight = oari_data_of(weight),
                             .bias = oari_data_of(bias),
@@ -40,11 +60,8 @@ static oari_norm_job make_job(const oari_array *to, const oari_array *mean,
                             .rstd = oari_array_data(rstd),
                             .rows = r.width > 0 ? r.count : 0,
                             .width = r.width,
-                            .is_wide = is_wider(weight, x) || is_wider(bias, x),
-                            .is_packed = oari_is_packed(x, r.width) &&
-                                         oari_is_packed(to, r.width) &&
-                                         is_aligned(weight) &&
-                                         is_aligned(bias) };
+                            .is_wide =
+                                is_wider(weight, x) || is_wider(bias, x) };
 }
 
 oar_status oari_cuda_layer_norm(const oari_array *to, const oari_array *mean,
@@ -52,10 +69,11 @@ oar_status oari_cuda_layer_norm(const oari_array *to, const oari_array *mean,
                                 const oari_array *weight,
                                 const oari_array *bias, double eps)
 {
-    oari_norm_job job = make_job(to, mean, rstd, x, weight, bias);
+    int is_packed;
+    oari_norm_job job = make_job(to, mean, rstd, x, weight, bias, &is_packed);
 
     job.eps = eps;
-    return start_norm(to, &job);
+    return start_norm(to, is_packed, &job);
 }
 
 oar_status
@@ -63,10 +81,11 @@ oari_cuda_layer_norm_again(const oari_array *to, const oari_array *mean,
                            const oari_array *rstd, const oari_array *x,
                            const oari_array *weight, const oari_array *bias)
 {
-    oari_norm_job job = make_job(to, mean, rstd, x, weight, bias);
+    int is_packed;
+    oari_norm_job job = make_job(to, mean, rstd, x, weight, bias, &is_packed);
 
     job.again = 1;
-    return start_norm(to, &job);
+    return start_norm(to, is_packed, &job);
 }
 
 oar_status oari_cuda_add_layer_norm(const oari_array *sum, const oari_array *to,
@@ -76,14 +95,15 @@ oar_status oari_cuda_add_layer_norm(const oari_array *sum, const oari_array *to,
                                     const oari_array *weight,
                                     const oari_array *bias, double eps)
 {
-    oari_norm_job job = make_job(to, mean, rstd, a, weight, bias);
+    int is_packed;
+    oari_norm_job job = make_job(to, mean, rstd, a, weight, bias, &is_packed);
 
     job.more = oari_array_data(b);
     job.sum = oari_array_data(sum);
     job.eps = eps;
-    job.is_packed = job.is_packed && oari_is_packed(b, job.width) &&
-                    oari_is_packed(sum, job.width);
-    return start_norm(to, &job);
+    is_packed = is_packed && oari_is_packed(b, job.width) &&
+                oari_is_packed(sum, job.width);
+    return start_norm(to, is_packed, &job);
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -125,24 +145,20 @@ oar_status oari_cuda_layer_norm_back(const oari_norm_back *n)
     static oari_float_kernels kernels =
         OARI_FLOAT_KERNELS("norm", "oari_layer_norm_back");
     oari_rows r = oari_rows_of(n->x->at.shape);
-    int64_t blocks = blocks_of(r.count), tiles, sum_bytes;
+    int64_t blocks = blocks_of(r.count), packs, sum_bytes;
+    unsigned threads = THREADS, bytes = 0;
     int wanted = n->dweight != NULL || n->dbias != NULL;
-    oari_norm_back_job job = {
-        .grad = oari_array_data(n->grad),
-        .x = oari_array_data(n->x),
-        .weight = oari_data_of(n->weight),
-        .mean = oari_data_of(n->mean),
-        .rstd = oari_array_data(n->rstd),
-        .dx = oari_data_of(n->dx),
-        .sums = wanted ? n->sums : NULL,
-        .rows = r.count,
-        .width = r.width,
-        .add = n->add,
-        .is_wide = is_wider(n->weight, n->x),
-        .is_packed = oari_is_packed(n->x, r.width) &&
-                     oari_is_packed(n->grad, r.width) &&
-                     oari_is_packed(n->dx, r.width),
-    };
+    oari_norm_back_job job = { .grad = oari_array_data(n->grad),
+                               .x = oari_array_data(n->x),
+                               .weight = oari_data_of(n->weight),
+                               .mean = oari_data_of(n->mean),
+                               .rstd = oari_array_data(n->rstd),
+                               .dx = oari_data_of(n->dx),
+                               .sums = wanted ? n->sums : NULL,
+                               .rows = r.count,
+                               .width = r.width,
+                               .add = n->add,
+                               .is_wide = is_wider(n->weight, n->x) };
 
     if (r.width == 0)
         return OAR_OK;
@@ -151,18 +167,27 @@ oar_status oari_cuda_layer_norm_back(const oari_norm_back *n)
                          "a norm's gradient on a GPU in %s of numbers in %s",
                          oar_dtype_name(n->dx->dtype),
                          oar_dtype_name(n->x->dtype));
-    job.is_packed = job.is_packed && is_aligned(n->weight);
+    packs = packs_of(n->x, r.width);
     sum_bytes = 2 * r.width * (n->x->dtype == OAR_F64 ? 8 : 4);
-    job.in_shared = wanted && sum_bytes <= OARI_NORM_SHARED;
-    job.in_registers = job.in_shared && job.is_packed &&
-                       r.width * (int64_t)oar_dtype_size(n->x->dtype) <=
-                           (int64_t)OARI_NORM_PARTS * WARP * OARI_PACK_BYTES;
-    if (blocks > 0) { /* whole tiles for each */
-        tiles = (r.count + OARI_NORM_WARPS - 1) / OARI_NORM_WARPS;
-        job.share = (tiles + blocks - 1) / blocks * OARI_NORM_WARPS;
+    job.in_registers = packs <= OARI_NORM_THREADS &&
+                       oari_is_packed(n->x, r.width) &&
+                       oari_is_packed(n->grad, r.width) &&
+                       oari_is_packed(n->dx, r.width) && is_aligned(n->weight);
+    job.in_shared =
+        !job.in_registers && wanted && sum_bytes <= OARI_NORM_SHARED;
+    if (job.in_registers) { /* two rows' sums */
+        threads = (unsigned)((packs + WARP - 1) / WARP * WARP);
+        bytes = 4 * OARI_SUM_BYTES;
+    } else if (job.in_shared) {
+        bytes = (unsigned)sum_bytes;
+    }
+    if (blocks > 0) {
+        job.share = (r.count + blocks - 1) / blocks;
+        if (!job.in_registers) /* a row for each warp */
+            job.share = (job.share + OARI_NORM_WARPS - 1) / OARI_NORM_WARPS *
+                        OARI_NORM_WARPS;
         blocks = (r.count + job.share - 1) / job.share;
     }
-    OARI_TRY(oari_start_float(&kernels, n->x, blocks, THREADS,
-                              job.in_shared ? (unsigned)sum_bytes : 0, &job));
+    OARI_TRY(oari_start_float(&kernels, n->x, blocks, threads, bytes, &job));
     return wanted ? total_columns(n, blocks, r.width) : OAR_OK;
 }

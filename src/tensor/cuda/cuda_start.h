@@ -40,6 +40,12 @@ oar_status oari_start_float(oari_float_kernels *kernels, const oari_array *to,
                             int64_t blocks, unsigned threads,
                             unsigned shared_bytes, void *job);
 
+/* The same with blocks in two dims, blocks x down. */
+oar_status oari_start_float_grid(oari_float_kernels *kernels,
+                                 const oari_array *to, int64_t blocks,
+                                 int64_t down, unsigned threads,
+                                 unsigned shared_bytes, void *job);
+
 /* The same for a kernel that is there once. */
 oar_status oari_start_one(oari_cuda_kernel_ref *kernel, const oari_array *to,
                           int64_t blocks, unsigned threads,

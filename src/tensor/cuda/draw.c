@@ -24,7 +24,7 @@ oar_status oari_cuda_dropout(const oari_array *to, int add, const oari_array *a,
                              .least = (uint32_t)ceil(p * 0x1p24),
                              .factor = p < 1 ? 1 / (1 - p) : 0,
                              .add = add };
-    int64_t run = 1;
+    int64_t run = 1, threads;
     int follow = 1;
 
     OARI_TRY(oari_replay_salt(to->device.index, &job.salt));
@@ -35,10 +35,16 @@ oar_status oari_cuda_dropout(const oari_array *to, int add, const oari_array *a,
         run *= s->dim[d];
     }
     job.ndim = follow ? 0 : s->ndim;
-    return oari_start_float(
-        &kernels, to,
-        oari_blocks_for(follow ? job.count / 4 + 2 : job.count, THREADS),
-        THREADS, 0, &job);
+    job.is_packed = follow && first % 4 == 0 && oari_is_packed(to, job.count) &&
+                    oari_is_packed(a, job.count);
+    threads = job.is_packed ? job.count * (int64_t)oar_dtype_size(to->dtype) /
+                                  OARI_PACK_BYTES
+              : follow ? job.count / 4 + 2
+                       : job.count;
+    return oari_start_float(&kernels, to,
+                            job.is_packed ? (threads + THREADS - 1) / THREADS
+                                          : oari_blocks_for(threads, THREADS),
+                            THREADS, 0, &job);
 }
 
 oar_status oari_cuda_rotary_angles(const oari_array *angle, int64_t first,

@@ -55,6 +55,48 @@ DEVICE uint64_t position_of(const oari_dropout_job &job, int64_t i)
     return (uint64_t)at;
 }
 
+/* Packs of elements whose positions follow each other, from a multiple of 4 on,
+ * so that each block of random words is for elements of one pack. */
+template <class T>
+DEVICE void drop_packs(const oari_dropout_job &job, uint64_t seed,
+                       int64_t thread, int64_t step)
+{
+    typedef typename work_of<T>::type W;
+    const int V = in_pack<T>::count, PER_BLOCK = V < 4 ? V : 4;
+    const W factor = (W)job.factor;
+    const T *x = (const T *)job.x;
+    T *to = (T *)job.to;
+
+    for (int64_t i = thread * V; i < job.count; i += step * V) {
+        pack<T, V> a = load_pack<T, V>(x + i), before = {};
+        uint64_t position = (uint64_t)(job.first + i);
+        W y[V], more[V];
+
+        if (job.add)
+            before = load_pack<T, V>(to + i);
+        widen_all(a, y);
+#pragma unroll
+        for (int b = 0; b < V; b += PER_BLOCK) {
+            uint32_t word[4];
+
+            philox(seed, (position + b) / 4, word);
+#pragma unroll
+            for (int k = 0; k < PER_BLOCK; k++) {
+                uint32_t drawn = V >= 4 ? word[k] : word[(position + k) % 4];
+
+                y[b + k] = drawn >> 8 >= job.least ? y[b + k] * factor : (W)0;
+            }
+        }
+        if (job.add) {
+            widen_all(before, more);
+            for (int k = 0; k < V; k++)
+                y[k] += more[k];
+        }
+        narrow_all(y, &a);
+        store_pack<T, V>(to + i, a);
+    }
+}
+
 /* Where positions follow each other, a thread takes the four elements of a
  * block of random words. */
 template <class T> DEVICE void drop(const oari_dropout_job &job)
@@ -66,6 +108,10 @@ template <class T> DEVICE void drop(const oari_dropout_job &job)
     uint64_t seed = job.seed + (job.salt != nullptr ? *job.salt : 0);
     uint32_t word[4];
 
+    if (job.is_packed) {
+        drop_packs<T>(job, seed, thread, step);
+        return;
+    }
     if (job.ndim == 0) {
         int64_t skip = job.first % 4;
 

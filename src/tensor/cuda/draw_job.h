@@ -20,6 +20,7 @@ typedef struct oari_dropout_job {
     uint32_t least;       /* of the 24 bits drawn: an element is kept */
     double factor;        /* of what is kept */
     int ndim;             /* 0: positions follow each other */
+    int is_packed;        /* and elements can be moved by 16 bytes */
     int add;
 } oari_dropout_job;
 

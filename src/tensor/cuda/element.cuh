@@ -152,6 +152,77 @@ template <class T, int V> DEVICE void store_pack(T *to, const pack<T, V> &made)
     }
 }
 
+DEVICE void widen_two(uint32_t both, float *to, bf16)
+{
+    to[0] = oari_bits_to_f32(both << 16);
+    to[1] = oari_bits_to_f32(both & 0xffff0000u);
+}
+
+DEVICE void widen_two(uint32_t both, float *to, f16)
+{
+    to[0] = widen(f16{ (uint16_t)both });
+    to[1] = widen(f16{ (uint16_t)(both >> 16) });
+}
+
+DEVICE uint32_t narrow_two(const float *from, bf16)
+{
+#ifdef __CUDA_ARCH__
+    uint32_t both;
+
+    asm("cvt.rn.bf16x2.f32 %0,%1,%2;"
+        : "=r"(both)
+        : "f"(from[1]), "f"(from[0]));
+    return both;
+#else
+    return oari_bf16_bits_from_f32(from[0]) |
+           (uint32_t)oari_bf16_bits_from_f32(from[1]) << 16;
+#endif
+}
+
+DEVICE uint32_t narrow_two(const float *from, f16)
+{
+#ifdef __CUDA_ARCH__
+    uint32_t both;
+
+    asm("cvt.rn.f16x2.f32 %0,%1,%2;" : "=r"(both) : "f"(from[1]), "f"(from[0]));
+    return both;
+#else
+    return oari_f16_bits_from_f32(from[0]) |
+           (uint32_t)oari_f16_bits_from_f32(from[1]) << 16;
+#endif
+}
+
+/* All numbers of a pack; of halves two at a time. */
+template <class T, int V>
+DEVICE void widen_all(const pack<T, V> &from, typename work_of<T>::type *to)
+{
+    if constexpr (sizeof(T) == 2 && V > 1) {
+        uint32_t word[V / 2];
+
+        memcpy(word, &from, sizeof from);
+        for (int k = 0; k < V / 2; k++)
+            widen_two(word[k], to + 2 * k, T());
+    } else {
+        for (int k = 0; k < V; k++)
+            to[k] = widen(from.x[k]);
+    }
+}
+
+template <class T, int V>
+DEVICE void narrow_all(const typename work_of<T>::type *from, pack<T, V> *to)
+{
+    if constexpr (sizeof(T) == 2 && V > 1) {
+        uint32_t word[V / 2];
+
+        for (int k = 0; k < V / 2; k++)
+            word[k] = narrow_two(from + 2 * k, T());
+        memcpy(to, word, sizeof *to);
+    } else {
+        for (int k = 0; k < V; k++)
+            narrow(from[k], &to->x[k]);
+    }
+}
+
 /* V elements from i on of an array of T or, if is_wide, of what T is computed
  * in. For V above 1 the array is aligned to 16 bytes, and i a multiple of V. */
 template <class T, int V>
@@ -170,10 +241,32 @@ DEVICE void load_numbers(const void *from, int is_wide, int64_t i,
                 to[at + k] = part.x[k];
         }
     } else {
-        pack<T, V> part = load_pack<T, V>((const T *)from + i);
+        widen_all(load_pack<T, V>((const T *)from + i), to);
+    }
+}
 
-        for (int k = 0; k < V; k++)
-            to[k] = widen(part.x[k]);
+/* The same for writing. */
+template <class T, int V>
+DEVICE void store_numbers(void *to, int is_wide, int64_t i,
+                          const typename work_of<T>::type *from)
+{
+    typedef typename work_of<T>::type W;
+
+    if (is_wide) {
+        const int step = V > 1 ? in_pack<W>::count : 1;
+
+        for (int at = 0; at < V; at += step) {
+            pack<W, step> part;
+
+            for (int k = 0; k < step; k++)
+                part.x[k] = from[at + k];
+            store_pack<W, step>((W *)to + i + at, part);
+        }
+    } else {
+        pack<T, V> part;
+
+        narrow_all(from, &part);
+        store_pack<T, V>((T *)to + i, part);
     }
 }
 
@@ -273,25 +366,24 @@ DEVICE double log1p_of(double x)
 
 /* Defines four kernels, NAME_f32 and so on, of function<T>(job). */
 #define OARI_KERNELS(name, function, job_type) \
-    extern "C" __global__ void name##_f32(     \
-        const __grid_constant__ job_type job)  \
-    {                                          \
-        function<float>(job);                  \
-    }                                          \
-    extern "C" __global__ void name##_f64(     \
-        const __grid_constant__ job_type job)  \
-    {                                          \
-        function<double>(job);                 \
-    }                                          \
-    extern "C" __global__ void name##_f16(     \
-        const __grid_constant__ job_type job)  \
-    {                                          \
-        function<f16>(job);                    \
-    }                                          \
-    extern "C" __global__ void name##_bf16(    \
-        const __grid_constant__ job_type job)  \
-    {                                          \
-        function<bf16>(job);                   \
+    OARI_KERNELS_OF(, name, function, job_type)
+
+/* The same for blocks of `threads`, of which a processor is to hold several. */
+#define OARI_KERNELS_BOUND(threads, blocks, name, function, job_type)   \
+    OARI_KERNELS_OF(__launch_bounds__(threads, blocks), name, function, \
+                    job_type)
+
+#define OARI_KERNELS_OF(bound, name, function, job_type)          \
+    OARI_KERNEL_OF(bound, name##_f32, function<float>, job_type)  \
+    OARI_KERNEL_OF(bound, name##_f64, function<double>, job_type) \
+    OARI_KERNEL_OF(bound, name##_f16, function<f16>, job_type)    \
+    OARI_KERNEL_OF(bound, name##_bf16, function<bf16>, job_type)
+
+#define OARI_KERNEL_OF(bound, name, function, job_type) \
+    extern "C" __global__ void bound name(              \
+        const __grid_constant__ job_type job)           \
+    {                                                   \
+        function(job);                                  \
     }
 
 #endif

@@ -8,11 +8,18 @@
 
 #include "device/cuda/index_error.h"
 
+#ifndef __cplusplus /* CUDA has it */
+typedef struct int2 {
+    int x, y;
+} int2;
+#endif
+
 enum {
     OARI_SORT_BITS = 8,
     OARI_SORT_DIGITS = 1 << OARI_SORT_BITS,
-    OARI_SORT_THREADS = 256, /* of a block; a digit each in the middle kernel */
-    OARI_SORT_SHARE = 2048,  /* elements that a block sorts */
+    OARI_SORT_THREADS = 256, /* of a block; each has a digit */
+    OARI_SORT_SHARE = 1024,  /* elements that a block sorts, or more, so that */
+    OARI_SORT_BLOCKS = 128,  /* there are at most so many */
     OARI_PICK_WARPS = 8      /* of a block; each takes a row */
 };
 
@@ -42,20 +49,23 @@ typedef struct oari_sort_job {
     const int64_t *row; /* of the first pass; else NULL */
     const uint32_t *key, *place;
     uint32_t *to_key, *to_place;
-    uint32_t *count; /* [digits, blocks]: how many of each digit a block has;
-                        then where its first one goes */
-    int64_t picks, blocks, rows;
+    uint32_t *count; /* [blocks, digits]: how many of each digit a block has */
+    int64_t picks, blocks, share, rows;
     int shift;
 } oari_sort_job;
 
-/* to [count, width] += the rows of grad whose sorted keys are k; none to row
- * skip. */
+/* to [count, width], row k, (+)= the sum of the rows of grad whose sorted keys
+ * are k; nothing for row skip. start [count] is -1 before its kernel. */
 typedef struct oari_add_rows_job {
     const uint32_t *key, *place;
+    int2 *start; /* where a row's first pick is among the sorted, and its place
+                    before */
     const void *grad;
     void *to;
     int64_t picks, count, width, skip;
-    int is_wide; /* `to` is of the wider dtype */
+    int add;
+    int is_wide;   /* `to` is of the wider dtype */
+    int is_packed; /* rows can be moved by 16 bytes */
 } oari_add_rows_job;
 
 #endif

@@ -8,9 +8,10 @@
 #include <stdint.h>
 
 enum {
-    OARI_NORM_WARPS = 8,        /* of a block; each takes a row */
-    OARI_NORM_BLOCKS = 256,     /* at most, that share the rows in backward */
-    OARI_NORM_PARTS = 4,        /* packs of a lane in a short row */
+    OARI_NORM_WARPS = 8,        /* of a block, unless a row needs another one */
+    OARI_NORM_BLOCKS = 792,     /* at most, that share the rows in backward */
+    OARI_NORM_PARTS = 3,        /* packs of a thread in forward, at most */
+    OARI_NORM_THREADS = 512,    /* at most, of a row in backward; a pack each */
     OARI_NORM_COLUMNS = 32,     /* of a block that adds up what those found */
     OARI_NORM_SHARED = 48 << 10 /* bytes; wider rows are added up outside */
 };
@@ -22,9 +23,10 @@ typedef struct oari_norm_job {
     void *to, *mean, *rstd;    /* mean NULL: there is no centre */
     int64_t rows, width;
     double eps;
-    int again;     /* mean and rstd are there */
-    int is_wide;   /* weight and bias are of the wider dtype */
-    int is_packed; /* rows can be read in packs of 16 bytes */
+    int again;        /* mean and rstd are there */
+    int is_wide;      /* weight and bias are of the wider dtype */
+    int in_registers; /* rows can be read in packs of 16 bytes, and fit */
+    int by_block;     /* then a row is a block's, not a warp's */
 } oari_norm_job;
 
 typedef struct oari_norm_back_job {
@@ -35,9 +37,9 @@ typedef struct oari_norm_back_job {
     int64_t rows, width;
     int64_t share; /* rows of each block */
     int add;       /* to dx */
-    int is_wide, is_packed;
-    int in_registers; /* rows are packed, and short */
-    int in_shared;    /* sums of a block fit its shared memory */
+    int is_wide;
+    int in_registers; /* rows can be read in packs, one for each thread */
+    int in_shared;    /* else: sums of a block fit its shared memory */
 } oari_norm_back_job;
 
 typedef struct oari_norm_total_job {

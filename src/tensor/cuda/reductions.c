@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reductions: starts the kernels of reductions.cu.
+/* reductions: starts the kernels of reductions.cu and, for sums of rows or
+ * columns of f32 and halves, of sums.cu.
  *
  * A result of few elements, or one of many results, is a thread's; else it is a
  * block's. Where that leaves most of a GPU idle the elements are divided into
@@ -10,18 +11,19 @@
 #include "base/status.h"
 #include "tensor/cuda/cuda_kernels.h"
 #include "tensor/cuda/job_start.h"
+#include "tensor/cuda/sums_job.h"
 
 enum {
     BLOCK = 256,
     FEW = 64,          /* elements that a thread takes alone */
-    MANY = 1 << 15,    /* threads that keep a GPU busy */
+    MANY = 1 << 17,    /* threads that keep a GPU busy */
     MANY_BLOCKS = 512, /* so many blocks do too */
     MOST_SEGMENTS = 256
 };
 
-#define KERNEL(variable, text)                                     \
-    static oari_cuda_kernel_ref variable = { .file = "reductions", \
-                                             .name = text }
+#define KERNEL_IN(variable, path, text) \
+    static oari_cuda_kernel_ref variable = { .file = (path), .name = text }
+#define KERNEL(variable, text) KERNEL_IN(variable, "reductions", text)
 
 /* ---- jobs ---------------------------------------------------------------- */
 
@@ -124,10 +126,124 @@ static int64_t choose_segments(const oari_reduce_job *job, int by_threads)
     return (job->each + most - 1) / most;
 }
 
+/* ---- sums of rows and columns -------------------------------------------- */
+
+enum {
+    EIGHT = 8,
+    FEW_ROWS = 16,     /* so few are left to the kernels for all */
+    WARP_ROW = 2048,   /* elements that a warp adds up */
+    SUM_BLOCKS = 1056, /* that keep a GPU busy */
+    MOST_SHARES = 512,
+    SUM_THREADS = 32 * OARI_SUMS_WARPS
+};
+
+static int is_short_float(int dtype)
+{
+    return dtype == OAR_F32 || dtype == OAR_F16 || dtype == OAR_BF16;
+}
+
+/* Returns whether sums.cu can do it; *columns: as sums of columns. */
+static int is_rows_or_columns(const oari_reduce_job *job, int *columns)
+{
+    int64_t across;
+
+    if (job->kind != OARI_REDUCE_SUM || !is_short_float(job->a.dtype) ||
+        !is_short_float(job->to.dtype) || (uintptr_t)job->a.data % 16 != 0 ||
+        job->kept_dims > 1 || job->over_dims != 1 || job->each == 0)
+        return 0;
+    *columns = job->kept_dims == 1 && job->a.stride[0] == 1;
+    across = *columns              ? job->over_stride[0]
+             : job->kept_dims == 1 ? job->a.stride[0]
+                                   : 0;
+    if (across % EIGHT != 0)
+        return 0;
+    if (*columns)
+        return job->each >= FEW_ROWS && job->results % EIGHT == 0;
+    return job->over_stride[0] == 1 && job->each % EIGHT == 0;
+}
+
+/* Divides `each` into shares of whole `units`, about so many. */
+static void set_shares(oari_sums_job *job, int64_t wanted, int64_t least,
+                       int64_t unit)
+{
+    int64_t most = job->each / least;
+
+    job->segments = wanted < most ? wanted : most;
+    job->segments = job->segments < 1 ? 1 : job->segments;
+    if (job->segments > MOST_SHARES)
+        job->segments = MOST_SHARES;
+    job->share = (job->each + job->segments - 1) / job->segments;
+    job->share = (job->share + unit - 1) / unit * unit;
+    job->segments = (job->each + job->share - 1) / job->share;
+}
+
+static oar_status start_sums(oar_device device, int columns, oari_sums_job *job,
+                             int64_t blocks)
+{
+    KERNEL_IN(by_column, "sums", "oari_sum_columns");
+    KERNEL_IN(by_row, "sums", "oari_sum_rows");
+    KERNEL_IN(joins, "sums", "oari_sum_parts");
+    oari_cu_stream stream = oar_stream_current(device);
+    oari_cuda_grid grid = { { (unsigned)blocks, (unsigned)job->segments, 1 },
+                            { SUM_THREADS, 1, 1 },
+                            0 };
+
+    OARI_TRY(oari_cuda_start(device.index, columns ? &by_column : &by_row,
+                             &grid, stream, (void *[]){ job }));
+    if (job->segments == 1)
+        return OAR_OK;
+    grid.blocks[0] = (unsigned)((job->results + 31) / 32);
+    grid.blocks[1] = 1;
+    return oari_cuda_start(device.index, &joins, &grid, stream,
+                           (void *[]){ job });
+}
+
+static oar_status run_sums(oari_pool *pool, const oari_array *to,
+                           const oari_reduce_job *from, int columns)
+{
+    oari_sums_job job = { .a = from->a.data,
+                          .to = from->to.data,
+                          .results = from->results,
+                          .each = from->each,
+                          .stride = columns ? from->over_stride[0]
+                                            : from->a.stride[0],
+                          .to_stride = from->to.stride[0],
+                          .factor = from->factor,
+                          .a_dtype = from->a.dtype,
+                          .to_dtype = from->to.dtype,
+                          .add = from->add,
+                          .by_block = !columns && from->each > WARP_ROW };
+    int64_t blocks =
+        columns ? (job.results + OARI_SUMS_COLUMNS - 1) / OARI_SUMS_COLUMNS
+        : job.by_block ? job.results
+                       : (job.results + OARI_SUMS_WARPS - 1) / OARI_SUMS_WARPS;
+    oar_tensor *partial = NULL;
+    oar_status status;
+
+    if (columns)
+        set_shares(&job, SUM_BLOCKS / blocks, 8 * OARI_SUMS_WARPS, 1);
+    else
+        set_shares(&job, job.by_block ? SUM_BLOCKS / blocks : 1,
+                   EIGHT * SUM_THREADS, EIGHT);
+    if (job.segments > 1) {
+        partial = oari_tensor_make_on(pool, to->device, OAR_F32,
+                                      OAR_SHAPE(job.segments * job.results));
+        if (partial == NULL)
+            return oar_last_error()->status;
+        job.partial = partial->storage->data;
+    }
+    status = start_sums(to->device, columns, &job, blocks);
+    oari_tensor_drop(pool, partial);
+    return status;
+}
+
+/* ---- all reductions ------------------------------------------------------ */
+
 static oar_status run_reduction(oari_pool *pool, const oari_array *to,
                                 oari_reduce_job *job)
 {
     oar_device device = to->device;
+    int columns;
     KERNEL(threads, "oari_reduce_threads");
     KERNEL(joins, "oari_reduce_segments");
     int by_threads = takes_threads(job);
@@ -140,6 +256,8 @@ static oar_status run_reduction(oari_pool *pool, const oari_array *to,
         return oari_cuda_fill(to, INFINITY);
     if (job->results == 0)
         return OAR_OK;
+    if (is_rows_or_columns(job, &columns) && job->results < INT32_MAX)
+        return run_sums(pool, to, job, columns);
     job->segments = choose_segments(job, by_threads);
     if (job->segments > 1) {
         partial = oari_tensor_make_on(pool, device, OAR_F64,

@@ -7,7 +7,8 @@
 enum {
     WARP = 32,
     MOST_THREADS = 512, /* of a row: a processor has several rows then */
-    TOTAL_THREADS = 1024
+    TOTAL_THREADS = 1024,
+    MOST_SHARED = 99 << 10 /* bytes of a block that every GPU allows */
 };
 
 /* Threads for a row: one for each pack, in whole warps. */
@@ -21,6 +22,23 @@ static unsigned threads_for(int64_t width, oar_dtype dtype, int is_packed)
     return (unsigned)(threads < WARP           ? WARP
                       : threads > MOST_THREADS ? MOST_THREADS
                                                : threads);
+}
+
+/* Threads for a row that waits in shared memory, two of which fit a processor:
+ * so many that few are idle in the last round. */
+static unsigned threads_for_shared(int64_t width, oar_dtype dtype)
+{
+    int64_t packs = width * (int64_t)oar_dtype_size(dtype) / OARI_PACK_BYTES;
+    int64_t best = MOST_THREADS, least = INT64_MAX;
+
+    if (packs < MOST_THREADS)
+        return threads_for(width, dtype, 1);
+    for (int64_t n = MOST_THREADS; n <= TOTAL_THREADS - 4 * WARP; n += WARP)
+        if ((packs + n - 1) / n * n < least) {
+            least = (packs + n - 1) / n * n;
+            best = n;
+        }
+    return (unsigned)best;
 }
 
 /* ---- softmax ------------------------------------------------------------- */
@@ -43,9 +61,25 @@ static oar_status start_softmax(const oari_array *to, int add,
                                           oari_is_packed(to, r.width) &&
                                           oari_is_packed(grad, r.width) };
 
-    return oari_start_float(&kernels, to, r.width > 0 ? r.count : 0,
-                            threads_for(r.width, to->dtype, job.is_packed),
-                            OARI_SUM_BYTES, &job);
+    int64_t packs =
+        r.width * (int64_t)oar_dtype_size(to->dtype) / OARI_PACK_BYTES;
+    unsigned threads = threads_for(r.width, to->dtype, job.is_packed);
+    int64_t blocks;
+
+    if (r.width == 0)
+        return OAR_OK;
+    job.in_registers =
+        job.is_packed && packs <= OARI_ROWS_PARTS * WARP * OARI_ROWS_WARPS;
+    job.by_block = packs > OARI_ROWS_PARTS * WARP;
+    if (job.in_registers)
+        threads = WARP * OARI_ROWS_WARPS;
+    blocks = r.count;
+    if (job.in_registers && grad == NULL) /* two for each warp or block */
+        blocks = (blocks + 1) / 2;
+    if (job.in_registers && !job.by_block)
+        blocks = (blocks + OARI_ROWS_WARPS - 1) / OARI_ROWS_WARPS;
+    return oari_start_float(&kernels, to, blocks, threads, OARI_SUM_BYTES,
+                            &job);
 }
 
 oar_status oari_cuda_softmax(const oari_array *to, const oari_array *a)
@@ -80,6 +114,7 @@ static oar_status start_entropy(const oari_cuda_entropy *e,
     static oari_float_kernels kernels =
         OARI_FLOAT_KERNELS("rows", "oari_cross_entropy");
     oari_rows r = oari_rows_of(e->logits->at.shape);
+    int64_t bytes;
 
     job->logits = oari_array_data(e->logits);
     job->weight = oari_data_of(e->rule->weight);
@@ -97,11 +132,16 @@ static oar_status start_entropy(const oari_cuda_entropy *e,
     job->is_packed =
         oari_is_packed(e->logits, r.width) &&
         (job->to == NULL || (uintptr_t)job->to % OARI_PACK_BYTES == 0);
+    bytes =
+        OARI_ROWS_ROOM + r.width * (int64_t)oar_dtype_size(e->logits->dtype);
+    job->in_shared = job->is_packed && job->to != NULL && !job->has_lse &&
+                     bytes <= MOST_SHARED;
     OARI_TRY(oari_index_check_of(e->logits->device.index, &job->check));
     return oari_start_float(
         &kernels, e->logits, r.width > 0 ? r.count : 0,
-        threads_for(r.width, e->logits->dtype, job->is_packed), OARI_SUM_BYTES,
-        job);
+        job->in_shared ? threads_for_shared(r.width, e->logits->dtype)
+                       : threads_for(r.width, e->logits->dtype, job->is_packed),
+        job->in_shared ? (unsigned)bytes : OARI_SUM_BYTES, job);
 }
 
 oar_status oari_cuda_entropy_total(const oari_cuda_entropy *e,

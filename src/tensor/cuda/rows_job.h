@@ -9,12 +9,21 @@
 
 #include "device/cuda/index_error.h"
 
+enum {
+    OARI_ROWS_WARPS = 8, /* of a block of softmax in registers */
+    OARI_ROWS_PARTS = 4, /* packs of a thread there, at most */
+    OARI_ROWS_PACK = 16, /* bytes of a pack */
+    OARI_ROWS_ROOM = 256 /* bytes of shared memory before a row */
+};
+
 /* Softmax of rows, or their logarithm. In backward x is the result. */
 typedef struct oari_softmax_job {
     const void *x, *grad; /* grad NULL: forward */
     void *to;
     int64_t rows, width;
     int add, is_log, is_packed;
+    int in_registers; /* rows are packed, and not too long */
+    int by_block;     /* then a row is a block's, not a warp's */
 } oari_softmax_job;
 
 /* Cross entropy, a block for each row. `lse` is computed unless has_lse, and
@@ -32,6 +41,7 @@ typedef struct oari_entropy_job {
     int64_t rows, classes, ignore;
     double smoothing;
     int has_ignore, has_lse, add, each, by_weight, is_packed;
+    int in_shared; /* rows are packed, and wait in shared memory */
     oari_index_check check;
 } oari_entropy_job;
 

@@ -30,8 +30,14 @@ static oari_step_stretch stretch_of(const oari_step_param *p, int64_t blocks)
                             .first_block = (uint32_t)blocks,
                             .is_wide = p->grad.dtype != p->param.dtype };
 
-    for (int k = 0; k < OARI_STEP_STATES; k++)
+    uintptr_t bits =
+        (uintptr_t)s.param | (uintptr_t)s.grad | (uintptr_t)s.master;
+
+    for (int k = 0; k < OARI_STEP_STATES; k++) {
         s.state[k] = p->state[k];
+        bits |= (uintptr_t)s.state[k];
+    }
+    s.is_packed = bits % OARI_PACK_BYTES == 0;
     return s;
 }
 

@@ -42,37 +42,33 @@ template <class W> DEVICE factors_in<W> read_factors(const oari_step_factors *f)
     };
 }
 
+/* One number p of a parameter, moved; state[k] is what state k holds for it. */
 template <class W>
 DEVICE W move_sgd(oari_step_rule rule, const factors_in<W> &f, W p, W g,
-                  const oari_step_stretch *s, int64_t i)
+                  W *state)
 {
     W d = g + f.decay * p, v;
 
     if (rule == OARI_STEP_SGD)
         return p - f.lr * d;
-    v = f.momentum * ((W *)s->state[0])[i] + d;
-    ((W *)s->state[0])[i] = v;
+    v = f.momentum * state[0] + d;
+    state[0] = v;
     return p - f.lr * (rule == OARI_STEP_NESTEROV ? d + f.momentum * v : v);
 }
 
 template <class W>
 DEVICE W move_adam(oari_step_rule rule, const factors_in<W> &f, W p, W g,
-                   const oari_step_stretch *s, int64_t i)
+                   W *state)
 {
-    W *m = (W *)s->state[0], *v = (W *)s->state[1];
-    W q = p * f.keep, first = m[i], second = v[i];
+    W q = p * f.keep, first = state[0], second = state[1];
 
     g += f.decay * q;
     first = first + f.take1 * (g - first);
     second = second * f.beta2 + f.take2 * g * g;
-    m[i] = first;
-    v[i] = second;
-    if (rule == OARI_STEP_AMSGRAD) {
-        W *most = (W *)s->state[2];
-
-        second = second <= most[i] ? most[i] : second;
-        most[i] = second;
-    }
+    state[0] = first;
+    state[1] = second;
+    if (rule == OARI_STEP_AMSGRAD)
+        state[2] = second = second <= state[2] ? state[2] : second;
     return q + f.step * first / (root_of(second) / f.root2 + f.eps);
 }
 
@@ -94,50 +90,139 @@ template <class T> DEVICE int is_same(T a, T b)
 /* The number to move: that of the master, unless somebody has written to the
  * parameter, which is then no longer the master rounded. */
 template <class T>
-DEVICE typename work_of<T>::type current_number(const oari_step_stretch *s,
-                                                int64_t i)
+DEVICE typename work_of<T>::type current_number(T here,
+                                                typename work_of<T>::type kept)
 {
-    typedef typename work_of<T>::type W;
-    T here = ((const T *)s->param)[i], rounded;
-    W kept;
+    T rounded;
 
-    if (s->master == NULL)
-        return widen(here);
-    kept = ((const W *)s->master)[i];
     narrow(kept, &rounded);
     return is_same(here, rounded) ? kept : widen(here);
 }
 
-template <class T>
-DEVICE void move_one(const oari_step_job &job,
+/* N elements of T at once, at least 4 bytes. */
+template <class T, int N> struct few {
+    T x[N];
+};
+
+template <class U, class T, int N> DEVICE few<T, N> load_few_as(const T *from)
+{
+    few<T, N> made;
+    U raw = *(const U *)from;
+
+    memcpy(&made, &raw, sizeof made);
+    return made;
+}
+
+template <class U, class T, int N>
+DEVICE void store_few_as(T *to, const few<T, N> &made)
+{
+    U raw;
+
+    memcpy(&raw, &made, sizeof made);
+    *(U *)to = raw;
+}
+
+/* What moves so many bytes. */
+template <int bytes> struct unit_of;
+template <> struct unit_of<2> {
+    typedef uint16_t type;
+};
+template <> struct unit_of<4> {
+    typedef uint32_t type;
+};
+template <> struct unit_of<8> {
+    typedef uint2 type;
+};
+template <> struct unit_of<16> {
+    typedef uint4 type;
+};
+
+template <int N, class T> DEVICE few<T, N> load_few(const void *from, int64_t i)
+{
+    return load_few_as<typename unit_of<N * sizeof(T)>::type, T, N>(
+        (const T *)from + i);
+}
+
+template <int N, class T>
+DEVICE void store_few(void *to, int64_t i, const few<T, N> &made)
+{
+    store_few_as<typename unit_of<N * sizeof(T)>::type, T, N>((T *)to + i,
+                                                              made);
+}
+
+/* How many states a rule has. */
+DEVICE int states_of(oari_step_rule rule)
+{
+    return rule == OARI_STEP_SGD    ? 0
+           : rule < OARI_STEP_ADAM  ? 1
+           : rule == OARI_STEP_ADAM ? 2
+                                    : 3;
+}
+
+/* Numbers i .. i+N-1. */
+template <class T, int N>
+DEVICE void move_few(const oari_step_job &job,
                      const factors_in<typename work_of<T>::type> &f,
                      typename work_of<T>::type scale,
                      const oari_step_stretch *s, int64_t i)
 {
     typedef typename work_of<T>::type W;
-    W p = current_number<T>(s, i);
-    W g = load_either<T>(s->grad, (int)s->is_wide, i) * scale;
+    const int states = states_of(job.rule);
+    few<T, N> param = load_few<N, T>(s->param, i), narrow_grad;
+    few<W, N> master, grad, state[OARI_STEP_STATES];
 
-    p = job.rule < OARI_STEP_ADAM ? move_sgd<W>(job.rule, f, p, g, s, i)
-                                  : move_adam<W>(job.rule, f, p, g, s, i);
     if (s->master != NULL)
-        ((W *)s->master)[i] = p;
-    narrow(p, (T *)s->param + i);
+        master = load_few<N, W>(s->master, i);
+    if (s->is_wide)
+        grad = load_few<N, W>(s->grad, i);
+    else
+        narrow_grad = load_few<N, T>(s->grad, i);
+#pragma unroll
+    for (int n = 0; n < OARI_STEP_STATES; n++)
+        if (n < states)
+            state[n] = load_few<N, W>(s->state[n], i);
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        W p = s->master != NULL ? current_number<T>(param.x[k], master.x[k])
+                                : widen(param.x[k]);
+        W g = (s->is_wide ? grad.x[k] : widen(narrow_grad.x[k])) * scale;
+        W here[OARI_STEP_STATES];
+
+        for (int n = 0; n < OARI_STEP_STATES; n++)
+            here[n] = n < states ? state[n].x[k] : (W)0;
+        p = job.rule < OARI_STEP_ADAM ? move_sgd<W>(job.rule, f, p, g, here)
+                                      : move_adam<W>(job.rule, f, p, g, here);
+        for (int n = 0; n < OARI_STEP_STATES; n++)
+            state[n].x[k] = here[n];
+        master.x[k] = p;
+        narrow(p, &param.x[k]);
+    }
+#pragma unroll
+    for (int n = 0; n < OARI_STEP_STATES; n++)
+        if (n < states)
+            store_few<N, W>(s->state[n], i, state[n]);
+    if (s->master != NULL)
+        store_few<N, W>(s->master, i, master);
+    store_few<N, T>(s->param, i, param);
 }
 
 template <class T> DEVICE void step_numbers(const oari_step_job &job)
 {
     typedef typename work_of<T>::type W;
+    const int N = in_pack<W>::count;
     factors_in<W> f = read_factors<W>(job.factors);
     W scale = job.scale != NULL ? (W)job.scale[0] : (W)1;
-    int64_t first, end;
+    int64_t first, end, rest;
     const oari_step_stretch *s =
         find_stretch(job.stretch, job.stretches, &first);
 
     end = share_end(s, first);
-#pragma unroll 4
-    for (int64_t i = first + threadIdx.x; i < end; i += OARI_STEP_THREADS)
-        move_one<T>(job, f, scale, s, i);
+    rest = s->is_packed ? end - (end - first) % N : first;
+    for (int64_t i = first + threadIdx.x * N; i < rest;
+         i += OARI_STEP_THREADS * N)
+        move_few<T, N>(job, f, scale, s, i);
+    for (int64_t i = rest + threadIdx.x; i < end; i += OARI_STEP_THREADS)
+        move_few<T, 1>(job, f, scale, s, i);
 }
 
 OARI_KERNELS(oari_step, step_numbers, oari_step_job)
@@ -153,15 +238,36 @@ oari_step_put_factors(const __grid_constant__ oari_step_factors_job job)
 
 template <class T> DEVICE void sum_squares(const oari_step_job &job)
 {
+    typedef typename work_of<T>::type W;
+    const int N = in_pack<W>::count;
     OARI_SHARED_MEMORY(double, room);
     double sum = 0;
-    int64_t first, end;
+    int64_t first, end, rest;
     const oari_step_stretch *s =
         find_stretch(job.stretch, job.stretches, &first);
 
     end = share_end(s, first);
+    rest = s->is_packed ? end - (end - first) % N : first;
 #pragma unroll 4
-    for (int64_t i = first + threadIdx.x; i < end; i += OARI_STEP_THREADS) {
+    for (int64_t i = first + threadIdx.x * N; i < rest;
+         i += OARI_STEP_THREADS * N) {
+        W g[N];
+
+        if (s->is_wide) {
+            few<W, N> a = load_few<N, W>(s->grad, i);
+
+            for (int k = 0; k < N; k++)
+                g[k] = a.x[k];
+        } else {
+            few<T, N> a = load_few<N, T>(s->grad, i);
+
+            for (int k = 0; k < N; k++)
+                g[k] = widen(a.x[k]);
+        }
+        for (int k = 0; k < N; k++)
+            sum += (double)g[k] * (double)g[k];
+    }
+    for (int64_t i = rest + threadIdx.x; i < end; i += OARI_STEP_THREADS) {
         double g = (double)load_either<T>(s->grad, (int)s->is_wide, i);
 
         sum += g * g;

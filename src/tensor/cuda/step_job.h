@@ -41,7 +41,8 @@ typedef struct oari_step_stretch {
     void *master; /* or NULL */
     int64_t count;
     uint32_t first_block;
-    uint32_t is_wide;
+    uint16_t is_wide;
+    uint16_t is_packed; /* all arrays are aligned to 16 bytes */
 } oari_step_stretch;
 
 typedef struct oari_step_job {
