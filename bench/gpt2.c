@@ -90,7 +90,7 @@ static oar_status read_settings(int argc, char **argv, settings *s)
 }
 
 /* Random tokens, and the next ones, on the device. */
-static oar_status make_tokens(run *r, int index)
+static oar_status draw_tokens(run *r, int index)
 {
     int64_t count = r->set.batch * r->set.context;
     oar_shape shape = OAR_SHAPE(r->set.batch, r->set.context);
@@ -186,7 +186,7 @@ static oar_status make_run(run *r)
     a.master_weights = 1;
     TRY(oar_adamw_create(r->gpt, &a, &r->adam));
     for (int i = 0; i < TOKEN_BATCHES; i++)
-        TRY(make_tokens(r, i));
+        TRY(draw_tokens(r, i));
     TRY(oar_tape_create(&r->tape));
     return r->set.replay ? make_replay(r) : OAR_OK;
 }
