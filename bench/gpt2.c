@@ -123,7 +123,7 @@ static int ends_with(const char *text, const char *end)
     return length >= last && strcmp(text + length - last, end) == 0;
 }
 
-static oar_status make_gpt2(run *r)
+static oar_status build_model(run *r)
 {
     oar_gpt_opts o = oar_gpt_opts_init();
     settings *s = &r->set;
@@ -175,7 +175,7 @@ static oar_status make_run(run *r)
 {
     oar_adam_opts a = oar_adam_opts_init();
 
-    TRY(make_gpt2(r));
+    TRY(build_model(r));
     if (r->set.dtype != OAR_F32)
         TRY(oar_module_cast(r->gpt, r->set.dtype, 0));
     if (r->set.device.kind == OAR_CUDA)
