@@ -20,9 +20,9 @@
  * since before the optimizer was made, at the end of the first step, at most
  * during it, and at the end of the third; or
  * profile,oarsong,MODEL,STEPS,forward_us,backward_us,optimizer_us (medians).
- * On a GPU there are lines train,oarsong-cuda,MODEL,plain|replay,... as above and
- * the host's time of a step in us; times are those of blocks of steps, between
- * two waits for the GPU.
+ * On a GPU there are lines train,oarsong-cuda,MODEL,plain|replay,... as above
+ * and the host's time of a step in us; times are those of blocks of steps,
+ * between two waits for the GPU.
  */
 #include <cblas.h>
 #include <stdio.h>

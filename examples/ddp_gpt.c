@@ -223,12 +223,12 @@ static oar_status make_data(run *r)
     }
     oar_tensor_release(all);
     TRY(status);
-    TRY(oar_loader_create(r->data,
-                          OAR_OPTS(oar_loader_opts,
-                                   .rank = oar_group_rank(r->world),
-                                   .ranks = oar_group_size(r->world),
-                                   .batch = rows_of(r), .seed = r->set.seed),
-                          &r->loader));
+    TRY(oar_loader_create(
+        r->data,
+        OAR_OPTS(oar_loader_opts, .rank = oar_group_rank(r->world),
+                 .ranks = oar_group_size(r->world), .batch = rows_of(r),
+                 .seed = r->set.seed, .device = &r->device),
+        &r->loader));
     return oar_loader_start(r->loader, 0, 0);
 }
 
@@ -391,8 +391,6 @@ static oar_status train_step(run *r, double rate, double *loss)
     oar_tensor *field[2], *logits, *value;
 
     TRY(next_batch(r, field));
-    for (int i = 0; i < 2 && r->device.kind != OAR_CPU; i++)
-        field[i] = oar_to(r->tape, field[i], r->device);
     logits = oar_forward(r->tape, r->network, field[0]);
     value = oar_cross_entropy(r->tape, logits,
                               oar_reshape(r->tape, field[1], OAR_SHAPE(-1)));

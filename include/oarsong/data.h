@@ -132,6 +132,8 @@ typedef struct oar_loader_opts {
     int drop_last;   /* leave out a last batch that is not full */
     int no_shuffle;
     uint64_t seed;
+    const oar_device *device; /* a GPU: batches are there; NULL: on the cpu.
+                                 Only read by oar_loader_create */
 } oar_loader_opts;
 OAR_OPTS_INIT(oar_loader_opts);
 
@@ -174,7 +176,12 @@ OAR_API oar_status oar_loader_describe(const oar_loader *loader,
 /* The next batch's fields, which the loader owns until the next call (retain
  * one to keep it: it is not used again then); *more is 0 at the end of the
  * epoch, and then no field is given. What went wrong in the thread is said
- * here, when its batch is due; the call after that tries the batch again. */
+ * here, when its batch is due; the call after that tries the batch again.
+ *
+ * On a GPU the thread copies a batch through pinned memory on a stream of the
+ * loader's own, and the caller's current stream is ordered behind that; the
+ * host does not wait for the GPU. The call ends the use of the batch before, by
+ * what is on the current stream by then. */
 OAR_API oar_status oar_loader_next(oar_loader *loader, oar_tensor **field,
                                    int *more);
 

@@ -242,6 +242,11 @@ OAR_API oar_status oar_scaler_create(const oar_scaler_opts *opts,
                                      oar_scaler **scaler);
 OAR_API void oar_scaler_destroy(oar_scaler *scaler); /* NULL is fine */
 OAR_API double oar_scaler_scale(const oar_scaler *scaler);
+/* Returns the loss times the scale, recorded on the tape: what backward is to
+ * run from. On a GPU the scale is read there, so that the host need not know
+ * it, and a half loss becomes f32. NULL with the last error set if it fails. */
+OAR_API oar_tensor *oar_scaler_loss(oar_tape *tape, oar_scaler *scaler,
+                                    oar_tensor *loss);
 /* Divides the gradients of the optimizer by the scale now, so that they can be
  * clipped; the step that follows does not divide again. If one is not finite it
  * leaves them, and that step will be skipped, whatever is done to them in
@@ -281,8 +286,10 @@ typedef struct oar_step_opts {
 } oar_step_opts;
 OAR_OPTS_INIT(oar_step_opts);
 /* Steps as oar_clip_grad_norm and oar_optim_step do together. Where all
- * parameters are on a GPU, and there is no scaler, the host does not wait for
- * the norm, and the gradients themselves stay as they are. */
+ * parameters are on a GPU the host does not wait, and the gradients themselves
+ * stay as they are; a scaler is then kept there, too (take the loss from
+ * oar_scaler_loss): whether a step was skipped, the scale and the numbers of
+ * steps are known when they are asked for, which waits for the GPU. */
 OAR_API oar_status oar_optim_step_with(oar_optim *optim,
                                        const oar_step_opts *opts);
 

@@ -1009,6 +1009,7 @@ class oar_loader_opts(Structure):
         ("drop_last", c_int),
         ("no_shuffle", c_int),
         ("seed", c_uint64),
+        ("device", c_void_p),
     ]
 
 
@@ -2506,6 +2507,7 @@ FUNCTIONS = {
     "oar_scaler_destroy": (None, c_void_p,),
     "oar_scaler_found": (c_int, c_void_p, c_void_p, c_void_p,),
     "oar_scaler_has_unscaled": (c_int, c_void_p, c_void_p,),
+    "oar_scaler_loss": (c_void_p, c_void_p, c_void_p, c_void_p,),
     "oar_scaler_read": (c_int, c_void_p, c_void_p, c_void_p,),
     "oar_scaler_scale": (c_double, c_void_p,),
     "oar_scaler_set": (c_int, c_void_p, c_double, c_int64,),
@@ -2863,7 +2865,7 @@ SIZES = {
     "oar_launch_result": 24,
     "oar_linear_opts": 16,
     "oar_load_opts": 56,
-    "oar_loader_opts": 48,
+    "oar_loader_opts": 56,
     "oar_loss_opts": 16,
     "oar_lr_schedule": 48,
     "oar_memory_stats": 32,

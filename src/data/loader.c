@@ -21,6 +21,7 @@
 #include "base/trace.h"
 #include "base/worker.h"
 #include "data/dataset.h"
+#include "data/loader_gpu.h"
 #include "data/sampler.h"
 #include "tensor/tensor_pool.h"
 
@@ -43,6 +44,8 @@ struct oar_loader {
     slot *slot;
     int slots;
     oari_pool pool;
+    oari_loader_gpu *gpu; /* NULL: batches stay on the cpu */
+    oar_device device;
     oari_worker *worker; /* NULL: none, each batch is made when asked for */
 
     pthread_mutex_t lock;
@@ -77,7 +80,11 @@ static oar_status make_batch(oar_loader *l, int64_t batch)
     for (int64_t i = 0; i < count; i++)
         l->index[i] = l->order[oari_sampler_place(
             l->dataset->count, l->origin, o->rank, o->ranks, first + i)];
-    return oari_dataset_batch(l->dataset, &l->pool, count, l->index, s->field);
+    OARI_TRY(
+        oari_dataset_batch(l->dataset, &l->pool, count, l->index, s->field));
+    return l->gpu != NULL
+               ? oari_loader_gpu_send(l->gpu, (int)(batch % l->slots), s->field)
+               : OAR_OK;
 }
 
 /* Makes batch `made`. With the lock, which it gives up meanwhile. */
@@ -178,6 +185,12 @@ oar_status oar_loader_create(const oar_dataset *dataset,
     made->slot = oari_alloc((size_t)made->slots, sizeof *made->slot);
     if (made->order == NULL || made->index == NULL || made->slot == NULL)
         status = OAR_E_NOMEM;
+    if (status == OAR_OK && o.device != NULL && o.device->kind != OAR_CPU) {
+        made->device = *o.device;
+        status = oari_loader_gpu_open(*o.device, made->slots, dataset->fields,
+                                      &made->gpu);
+    }
+    made->opts.device = made->gpu != NULL ? &made->device : NULL;
     if (status == OAR_OK && o.ahead >= 0)
         status = oari_worker_create(&(oari_worker_opts){ .name = "oar-loader",
                                                          .step = make_ahead,
@@ -210,6 +223,7 @@ void oar_loader_destroy(oar_loader *loader)
     pthread_mutex_destroy(&loader->lock);
     for (int i = 0; loader->slot != NULL && i < loader->slots; i++)
         drop_slot(loader, &loader->slot[i]);
+    oari_loader_gpu_close(loader->gpu);
     oari_pool_close(&loader->pool);
     oari_free(loader->order);
     oari_free(loader->index);
@@ -250,6 +264,15 @@ static oar_status check_here(const oar_loader *l, const char *what)
     return OAR_OK;
 }
 
+/* Takes back the batch that the caller has, if there is one. With the lock. On
+ * a GPU it is used until what is on the caller's stream has run. */
+static void give_back(oar_loader *l)
+{
+    if (l->held && l->gpu != NULL)
+        oari_loader_gpu_give_back(l->gpu, (int)((l->taken - 1) % l->slots));
+    l->held = 0;
+}
+
 static void begin_epoch(oar_loader *l, uint64_t epoch, int64_t sample)
 {
     oar_sampler_opts order = { .size = sizeof order,
@@ -265,8 +288,8 @@ static void begin_epoch(oar_loader *l, uint64_t epoch, int64_t sample)
     oari_sampler_order(l->order, l->dataset->count, epoch, &order);
     l->epoch = epoch;
     set_origin(l, sample);
+    give_back(l);
     l->made = l->taken = 0;
-    l->held = 0;
     l->failure.status = OAR_OK;
     l->started = 1;
     l->hold = 0;
@@ -326,8 +349,12 @@ static oar_status take(oar_loader *l, oar_tensor **field)
         wake_worker(l);
         return oar_last_error()->status;
     }
-    memcpy(field, l->slot[l->taken % l->slots].field,
-           (size_t)l->dataset->fields * sizeof *field);
+    if (l->gpu != NULL)
+        OARI_TRY(
+            oari_loader_gpu_take(l->gpu, (int)(l->taken % l->slots), field));
+    else
+        memcpy(field, l->slot[l->taken % l->slots].field,
+               (size_t)l->dataset->fields * sizeof *field);
     l->taken++;
     l->held = 1;
     return OAR_OK;
@@ -345,7 +372,7 @@ oar_status oar_loader_next(oar_loader *loader, oar_tensor **field, int *more)
     if (!loader->started)
         return oari_fail(OAR_E_STATE, "loader_next before loader_start");
     pthread_mutex_lock(&loader->lock);
-    loader->held = 0; /* the batch before this goes back */
+    give_back(loader); /* the batch before this */
     wake_worker(loader);
     any = loader->taken < loader->batches;
     if (any)

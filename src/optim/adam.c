@@ -20,6 +20,7 @@ typedef struct factors {
     double root2; /* of the second bias correction */
     double eps;
     double step; /* the learning rate over the first bias correction */
+    double number;
 } factors;
 
 static factors factors_of(const oar_adam_opts *o, const oari_step_rates *pace,
@@ -34,7 +35,8 @@ static factors factors_of(const oar_adam_opts *o, const oari_step_rates *pace,
                       .take2 = 1 - o->beta2,
                       .root2 = sqrt(1 - pow(o->beta2, t)),
                       .eps = o->eps,
-                      .step = pace->lr / (1 - pow(o->beta1, t)) };
+                      .step = pace->lr / (1 - pow(o->beta1, t)),
+                      .number = t };
 }
 
 /* One function for each type and rule. LARGEST, the expression of the second
@@ -92,7 +94,8 @@ static oari_step_rule give_factors(const oar_optim *optim, const factors *f,
                                .take2 = f->take2,
                                .root2 = f->root2,
                                .eps = f->eps,
-                               .step = f->step };
+                               .step = f->step,
+                               .number = f->number };
     return optim->of.adam.amsgrad ? OARI_STEP_AMSGRAD : OARI_STEP_ADAM;
 }
 

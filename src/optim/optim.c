@@ -499,12 +499,12 @@ oar_status oari_optim_begin_step(oar_optim *optim)
 }
 
 oar_status oari_optim_finish_step(oar_optim *optim, double clip,
-                                  oar_tensor *norm)
+                                  oar_tensor *norm, oar_scaler *scaler)
 {
     OARI_TRACED(OARI_TRACE_OPTIMIZER, "optimizer step");
     int moved;
 
-    OARI_TRY(oari_optim_gpu_step(optim, clip, norm, &moved));
+    OARI_TRY(oari_optim_gpu_step(optim, clip, norm, scaler, &moved));
     for (int i = 0; i < optim->params; i++) {
         const oar_tensor *grad = oar_tensor_grad(optim->param[i].tensor);
 
@@ -528,7 +528,7 @@ oar_status oar_optim_step(oar_optim *optim)
     if (optim == NULL)
         return oari_null("optim_step");
     OARI_TRY(oari_optim_begin_step(optim));
-    return oari_optim_finish_step(optim, 0, NULL);
+    return oari_optim_finish_step(optim, 0, NULL, NULL);
 }
 
 void oar_optim_zero_grad(oar_optim *optim)

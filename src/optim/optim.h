@@ -113,9 +113,17 @@ oar_status oari_optim_ready(const oar_optim *optim, int scales);
  * oari_optim_ready does; the second moves the parameters and runs the hooks
  * that follow a step. It cannot fail on the cpu. Parameters on a GPU are moved
  * by gradients whose norm is at most clip, unless that is 0, and norm gets the
- * norm before (optim_gpu.h). */
+ * norm before (optim_gpu.h); the gradients are then those of a loss that the
+ * scaler, unless NULL, has scaled. */
 oar_status oari_optim_begin_step(oar_optim *optim);
 oar_status oari_optim_finish_step(oar_optim *optim, double clip,
-                                  oar_tensor *norm);
+                                  oar_tensor *norm, oar_scaler *scaler);
+
+/* Gives a scaler's numbers in memory of that GPU, where the scaler lives from
+ * then on; the calls of the host wait for them. */
+struct oari_scaler_numbers;
+oar_status oari_scaler_on_gpu(oar_scaler *scaler, oar_device device,
+                              struct oari_scaler_numbers **numbers,
+                              int64_t *interval);
 
 #endif

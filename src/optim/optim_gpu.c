@@ -61,8 +61,10 @@ static oar_status find_device(const oar_optim *optim, oar_device *device)
 
 /* ---- room ---------------------------------------------------------------- */
 
-/* Parts of the memory: factors of each parameter at most, the norm and the
- * factor that clips, and the sums of blocks. */
+/* Parts of the memory: factors of each parameter at most, the norm, the factor
+ * that clips and the number of skipped steps, and the sums of blocks. */
+enum { NORM, FACTOR, SKIPPED, NUMBERS };
+
 static oari_step_factors *factors_in(const struct oari_optim_gpu *g)
 {
     return g->memory;
@@ -75,7 +77,7 @@ static double *numbers_in(const struct oari_optim_gpu *g)
 
 static double *partial_in(const struct oari_optim_gpu *g)
 {
-    return numbers_in(g) + 2;
+    return numbers_in(g) + NUMBERS;
 }
 
 static int64_t count_blocks(const oar_optim *optim)
@@ -86,6 +88,35 @@ static int64_t count_blocks(const oar_optim *optim)
         blocks +=
             oar_tensor_count(optim->param[i].tensor) / OARI_STEP_SHARE + 1;
     return blocks;
+}
+
+static oar_status clear_skipped(const struct oari_optim_gpu *g)
+{
+    oar_span span = oar_span_of(numbers_in(g) + SKIPPED, 1, OAR_F64);
+
+    span.device = g->device;
+    return oar_device_fill(span, 0, oar_stream_current(g->device));
+}
+
+/* A parameter that had no gradient in a step that was skipped has one step less
+ * than it should have: it is at least 0. */
+void oari_optim_gpu_settle(oar_optim *optim)
+{
+    struct oari_optim_gpu *g = optim->gpu;
+    double skipped = 0;
+
+    if (g == NULL || !g->scaled ||
+        oar_device_copy(&skipped, cpu, numbers_in(g) + SKIPPED, g->device,
+                        sizeof skipped,
+                        oar_stream_current(g->device)) != OAR_OK ||
+        clear_skipped(g) != OAR_OK)
+        return;
+    optim->steps -= (int64_t)skipped;
+    for (int i = 0; i < optim->params; i++) {
+        int64_t *steps = &optim->param[i].steps;
+
+        *steps = *steps > (int64_t)skipped ? *steps - (int64_t)skipped : 0;
+    }
 }
 
 void oari_optim_gpu_close(oar_optim *optim)
@@ -106,12 +137,13 @@ void oari_optim_gpu_close(oar_optim *optim)
 static oar_status make_room(oar_optim *optim, oar_device device)
 {
     size_t bytes = (size_t)optim->params * sizeof(oari_step_factors) +
-                   ((size_t)count_blocks(optim) + 2) * sizeof(double);
+                   ((size_t)count_blocks(optim) + NUMBERS) * sizeof(double);
     struct oari_optim_gpu *g = optim->gpu;
 
     if (g != NULL && g->room >= optim->params && g->bytes >= bytes &&
         oari_device_equal(g->device, device))
         return OAR_OK;
+    oari_optim_gpu_settle(optim);
     oari_optim_gpu_close(optim);
     g = oari_alloc(1, sizeof *g);
     if (g == NULL)
@@ -125,7 +157,8 @@ static oar_status make_room(oar_optim *optim, oar_device device)
     g->done = oari_alloc((size_t)g->room + 1, 1);
     if (g->list == NULL || g->index == NULL || g->done == NULL)
         return OAR_E_NOMEM;
-    return oar_device_alloc(device, bytes, &g->memory);
+    OARI_TRY(oar_device_alloc(device, bytes, &g->memory));
+    return clear_skipped(g);
 }
 
 oar_status oari_optim_gpu_ready(oar_optim *optim)
@@ -277,6 +310,7 @@ static oar_status move_all(oar_optim *optim, const double *scale)
         if (recorded)
             OARI_TRY(record_row(optim, &factors, sets == 0, count, &room));
         OARI_TRY(oari_cuda_step(rule, recorded ? NULL : &factors, room, scale,
+                                g->scaled ? numbers_in(g) + SKIPPED : NULL,
                                 count, g->list));
         sets++;
         for (int k = 0; k < count; k++)
@@ -286,24 +320,34 @@ static oar_status move_all(oar_optim *optim, const double *scale)
 }
 
 oar_status oari_optim_gpu_step(oar_optim *optim, double clip, oar_tensor *norm,
-                               int *moved)
+                               oar_scaler *scaler, int *moved)
 {
     struct oari_optim_gpu *g = optim->gpu;
     const double *scale = NULL;
+    oari_step_scaler with = { 0 };
+    int64_t interval = 0;
 
     if (g != NULL)
         memset(g->done, 0, (size_t)optim->params);
     *moved = g != NULL ? list_params(optim, 0, NULL) : 0;
     if (*moved == 0)
         return OAR_OK;
-    if (clip > 0 || norm != NULL) {
+    if (scaler != NULL) {
+        OARI_TRY(
+            oari_scaler_on_gpu(scaler, g->device, &with.numbers, &interval));
+        with.skipped = numbers_in(g) + SKIPPED;
+        with.interval = (double)interval;
+        g->scaled = 1;
+    }
+    if (clip > 0 || norm != NULL || scaler != NULL) {
         OARI_TRY(oari_cuda_grad_norm(*moved, g->list,
                                      clip > 0 ? clip : INFINITY, partial_in(g),
-                                     numbers_in(g), data_of(norm)));
+                                     numbers_in(g) + NORM, data_of(norm),
+                                     scaler != NULL ? &with : NULL));
         if (norm != NULL)
             oar_tensor_touch(norm);
-        if (clip > 0)
-            scale = numbers_in(g) + 1;
+        if (clip > 0 || scaler != NULL)
+            scale = numbers_in(g) + FACTOR;
     }
     return move_all(optim, scale);
 }
@@ -344,8 +388,8 @@ static oar_status clip_list(int count, const oari_step_param *list,
 
     OARI_TRY(oar_device_alloc(gpu, room * sizeof *numbers, &memory));
     numbers = memory;
-    status =
-        oari_cuda_grad_norm(count, list, limit, numbers + 2, numbers, NULL);
+    status = oari_cuda_grad_norm(count, list, limit, numbers + 2, numbers, NULL,
+                                 NULL);
     if (status == OAR_OK && limit < INFINITY)
         status = oari_cuda_scale_grads(numbers + 1, count, list);
     if (status == OAR_OK && norm != NULL)

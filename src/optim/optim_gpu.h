@@ -16,6 +16,8 @@ struct oari_optim_gpu {
     int *index;                   /* of each in the optimizer */
     unsigned char *done;          /* by parameter: this step has moved it */
     int room;
+    int scaled; /* steps went through a scaler there: some that were counted
+                   may have been skipped */
 };
 
 static inline int oari_is_gpu(oar_device device)
@@ -35,9 +37,15 @@ oar_status oari_optim_gpu_ready(oar_optim *optim);
 /* Moves the parameters that are on a GPU and have gradients, which are as many
  * as *moved says; their steps are counted. clip: so that the norm of these
  * gradients is at most that; 0: as they are. norm, one f32 on that GPU, gets
- * the norm before; may be NULL. After oari_optim_gpu_ready. */
+ * the norm before; may be NULL. scaler, which may be NULL: unscales, or nothing
+ * is moved because a gradient is not finite, and its scale changes; the host
+ * does not know which. After oari_optim_gpu_ready. */
 oar_status oari_optim_gpu_step(oar_optim *optim, double clip, oar_tensor *norm,
-                               int *moved);
+                               oar_scaler *scaler, int *moved);
+
+/* Waits for the GPU to know which steps were skipped, and takes them out of the
+ * numbers of steps. Does nothing without a scaler. */
+void oari_optim_gpu_settle(oar_optim *optim);
 
 /* The gradients of parameters, of which at least one is on a GPU, together:
  * gives the sum of their squares (waits for the GPU); and scales those on GPUs

@@ -7,7 +7,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/vec.h"
-#include "optim/optim.h"
+#include "optim/optim_gpu.h"
 #include "tensor/tensor.h"
 
 oar_status oar_optim_set_lr(oar_optim *optim, double lr)
@@ -108,8 +108,19 @@ oar_tensor *oar_optim_state(oar_optim *optim, int index, int slot)
                                                              : NULL;
 }
 
+/* Steps that a scaler has skipped on a GPU do not count. */
+static void count_skipped(const oar_optim *optim)
+{
+    oar_optim *mine;
+
+    memcpy(&mine, &optim, sizeof mine);
+    if (optim != NULL)
+        oari_optim_gpu_settle(mine);
+}
+
 int64_t oar_optim_steps(const oar_optim *optim)
 {
+    count_skipped(optim);
     return optim != NULL ? optim->steps : 0;
 }
 
@@ -125,6 +136,7 @@ oar_status oar_optim_set_steps(oar_optim *optim, int64_t steps)
     if (optim == NULL)
         return oari_null("set_steps");
     OARI_TRY(check_steps(steps));
+    count_skipped(optim);
     optim->steps = steps;
     for (int i = 0; i < optim->params; i++)
         optim->param[i].steps = steps;
@@ -135,6 +147,7 @@ int64_t oar_optim_param_steps(const oar_optim *optim, int index)
 {
     const oari_optim_param *p = param_of(optim, index);
 
+    count_skipped(optim);
     return p != NULL ? p->steps : 0;
 }
 
@@ -148,6 +161,7 @@ oar_status oar_optim_set_param_steps(oar_optim *optim, int index, int64_t steps)
         return oari_fail(OAR_E_ARG, "set_param_steps of parameter %d of %d",
                          index, optim->params);
     OARI_TRY(check_steps(steps));
+    count_skipped(optim);
     p->steps = steps;
     return OAR_OK;
 }

@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scaler: a loss scale that finds its own size, as torch.amp.GradScaler does.
  * All ranks of a data-parallel run see the same gradients and so decide the
- * same; ranks that do not are told by oar_scaler_step_if what all found. */
+ * same; ranks that do not are told by oar_scaler_step_if what all found.
+ *
+ * Once oar_optim_step_with has used it on a GPU its scale is there, and changes
+ * there without the host. */
 #include <float.h>
+#include <string.h>
+
+#include <oarsong/device.h>
+#include <oarsong/ops.h>
 
 #include "base/alloc.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "optim/grads.h"
 #include "optim/optim.h"
@@ -14,7 +22,97 @@ struct oar_scaler {
     double scale;
     int64_t interval;
     int64_t good; /* steps since the scale last changed */
+    /* On a GPU, once a step there has used it: both are what is in its memory.
+     */
+    oar_device device;
+    oar_storage *numbers; /* an oari_scaler_numbers; NULL: not there */
+    oar_tensor *there;    /* its scale, f32 */
 };
+
+static const oar_device cpu = { OAR_CPU, 0 };
+
+/* ---- on a GPU ------------------------------------------------------------ */
+
+static oar_status write_numbers(const oar_scaler *scaler)
+{
+    oari_scaler_numbers now = { .scale = (float)scaler->scale,
+                                .good = (double)scaler->good };
+
+    return oar_device_copy(oar_storage_data(scaler->numbers), scaler->device,
+                           &now, cpu, sizeof now,
+                           oar_stream_current(scaler->device));
+}
+
+/* Brings what the host knows up to date, which waits for the GPU. */
+static oar_status settle(oar_scaler *scaler)
+{
+    oari_scaler_numbers now;
+
+    if (scaler->numbers == NULL)
+        return OAR_OK;
+    OARI_TRY(oar_device_copy(&now, cpu, oar_storage_const_data(scaler->numbers),
+                             scaler->device, sizeof now,
+                             oar_stream_current(scaler->device)));
+    scaler->scale = (double)now.scale;
+    scaler->good = (int64_t)now.good;
+    return OAR_OK;
+}
+
+static void leave_gpu(oar_scaler *scaler)
+{
+    oar_tensor_release(scaler->there);
+    oar_storage_release(scaler->numbers);
+    scaler->there = NULL;
+    scaler->numbers = NULL;
+}
+
+static oar_status live_on(oar_scaler *scaler, oar_device device)
+{
+    if (scaler->numbers != NULL && oari_device_equal(scaler->device, device))
+        return OAR_OK;
+    OARI_TRY(settle(scaler));
+    leave_gpu(scaler);
+    scaler->device = device;
+    OARI_TRY(oar_storage_create_on(device, sizeof(oari_scaler_numbers),
+                                   &scaler->numbers));
+    scaler->there = oar_view_of(NULL, scaler->numbers, 0, OAR_F32, OAR_SCALAR);
+    if (scaler->there == NULL)
+        return oar_last_error()->status;
+    return write_numbers(scaler);
+}
+
+oar_status oari_scaler_on_gpu(oar_scaler *scaler, oar_device device,
+                              oari_scaler_numbers **numbers, int64_t *interval)
+{
+    OARI_TRY(live_on(scaler, device));
+    *numbers = oar_storage_data(scaler->numbers);
+    *interval = scaler->interval;
+    return OAR_OK;
+}
+
+oar_tensor *oar_scaler_loss(oar_tape *tape, oar_scaler *scaler,
+                            oar_tensor *loss)
+{
+    oar_tensor *wide, *scale;
+
+    if (scaler == NULL || loss == NULL) {
+        oari_null("scaler_loss");
+        return NULL;
+    }
+    if (oar_tensor_device(loss).kind == OAR_CPU)
+        return settle(scaler) == OAR_OK ? oar_scale(tape, loss, scaler->scale)
+                                        : NULL;
+    if (live_on(scaler, oar_tensor_device(loss)) != OAR_OK)
+        return NULL;
+    wide =
+        oari_dtype_is_half(loss->dtype) ? oar_cast(tape, loss, OAR_F32) : loss;
+    scale = wide != NULL && wide->dtype == OAR_F64
+                ? oar_cast(tape, scaler->there, OAR_F64)
+                : scaler->there;
+    return wide != NULL && scale != NULL ? oar_mul(tape, wide, scale) : NULL;
+}
+
+/* -------------------------------------------------------------------------- */
 
 oar_status oar_scaler_create(const oar_scaler_opts *opts, oar_scaler **scaler)
 {
@@ -40,19 +138,27 @@ oar_status oar_scaler_create(const oar_scaler_opts *opts, oar_scaler **scaler)
 
 void oar_scaler_destroy(oar_scaler *scaler)
 {
+    if (scaler != NULL)
+        leave_gpu(scaler);
     oari_free(scaler);
 }
 
 double oar_scaler_scale(const oar_scaler *scaler)
 {
-    return scaler != NULL ? scaler->scale : 0;
+    double scale = 0;
+
+    return oar_scaler_read(scaler, &scale, NULL) == OAR_OK ? scale : 0;
 }
 
 oar_status oar_scaler_read(const oar_scaler *scaler, double *scale,
                            int64_t *good)
 {
+    oar_scaler *mine;
+
     if (scaler == NULL)
         return oari_null("scaler_read");
+    memcpy(&mine, &scaler, sizeof mine);
+    OARI_TRY(settle(mine));
     if (scale != NULL)
         *scale = scaler->scale;
     if (good != NULL)
@@ -72,7 +178,7 @@ oar_status oar_scaler_set(oar_scaler *scaler, double scale, int64_t good)
                          scale, (long long)good);
     scaler->scale = scale;
     scaler->good = good;
-    return OAR_OK;
+    return scaler->numbers != NULL ? write_numbers(scaler) : OAR_OK;
 }
 
 /* Says whether all gradients are finite. For those on a GPU the host waits. */
@@ -112,6 +218,7 @@ oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim, int *finite)
     if (optim->unscaled_by != NULL)
         return oari_fail(OAR_E_STATE, "scaler_unscale of gradients that were "
                                       "unscaled already, before a step");
+    OARI_TRY(settle(scaler));
     OARI_TRY(oari_optim_ready(optim, 1));
     OARI_TRY(ask_finite(optim, &optim->was_finite));
     if (optim->was_finite)
@@ -126,11 +233,12 @@ oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim, int *finite)
 static oar_status end_step(oar_scaler *scaler, oar_optim *optim, int good,
                            int *stepped)
 {
+    OARI_TRY(settle(scaler));
     if (good) {
         OARI_TRY(oari_optim_begin_step(optim));
         if (optim->unscaled_by == NULL)
             OARI_TRY(divide_grads(scaler, optim));
-        OARI_TRY(oari_optim_finish_step(optim, 0, NULL));
+        OARI_TRY(oari_optim_finish_step(optim, 0, NULL, NULL));
     }
     optim->unscaled_by = NULL;
     /* The scale stays within what an f32 holds. */
@@ -145,7 +253,7 @@ static oar_status end_step(oar_scaler *scaler, oar_optim *optim, int good,
     }
     if (stepped != NULL)
         *stepped = good;
-    return OAR_OK;
+    return scaler->numbers != NULL ? write_numbers(scaler) : OAR_OK;
 }
 
 oar_status oar_scaler_found(const oar_scaler *scaler, const oar_optim *optim,

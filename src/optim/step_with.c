@@ -81,9 +81,9 @@ oar_status oar_optim_step_with(oar_optim *optim, const oar_step_opts *opts)
         return oari_fail(OAR_E_ARG, "optim_step_with clip %g: below zero",
                          o.clip);
     OARI_TRY(check_norm(optim, o.norm));
-    if (o.scaler == NULL && all_on_gpu(optim)) {
+    if (optim->unscaled_by == NULL && all_on_gpu(optim)) {
         OARI_TRY(oari_optim_begin_step(optim));
-        return oari_optim_finish_step(optim, o.clip, o.norm);
+        return oari_optim_finish_step(optim, o.clip, o.norm, o.scaler);
     }
     if (o.scaler != NULL && !oar_scaler_has_unscaled(o.scaler, optim))
         OARI_TRY(oar_scaler_unscale(o.scaler, optim, &finite));

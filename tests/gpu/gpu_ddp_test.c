@@ -30,6 +30,7 @@ typedef struct ddp_case {
     oar_dtype dtype; /* of the parameters */
     int weighted, accumulate;
     int hook;     /* travel as OAR_BF16 */
+    int scaled;   /* by a scaler, whose first steps are skipped */
     int replayed; /* in the second run on the GPU */
     double tolerance;
 } ddp_case;
@@ -41,6 +42,7 @@ typedef struct ddp_training {
     oar_device device;
     oar_module *net;
     oar_optim *optim;
+    oar_scaler *scaler; /* or NULL */
     oar_tape *tape;
     oar_tensor *x, *y;
     int replica_checks; /* of which each waits in a later step */
@@ -132,6 +134,10 @@ static oar_status open_training(ddp_training *t)
         TRY(oar_adamw_create(
             t->net, OAR_OPTS(oar_adam_opts, .lr = 0.01, .master_weights = 1),
             &t->optim));
+    if (t->of->scaled)
+        TRY(oar_scaler_create(
+            OAR_OPTS(oar_scaler_opts, .scale = 1 << 18, .interval = 3),
+            &t->scaler));
     return oar_tape_create(&t->tape);
 }
 
@@ -139,6 +145,7 @@ static void close_training(ddp_training *t)
 {
     oar_tape_destroy(t->tape);
     oar_optim_destroy(t->optim);
+    oar_scaler_destroy(t->scaler);
     oar_module_release(t->net);
     oar_tensor_release(t->x);
     oar_tensor_release(t->y);
@@ -150,12 +157,17 @@ static oar_status run_step(void *arg)
 
     oar_optim_zero_grad(t->optim);
     for (int i = 0; i < (t->of->accumulate > 1 ? t->of->accumulate : 1); i++) {
+        oar_tensor *loss;
+
         oar_tape_reset(t->tape);
-        TRY(oar_backward(
-            t->tape, oar_cross_entropy(
-                         t->tape, oar_forward(t->tape, t->net, t->x), t->y)));
+        loss = oar_cross_entropy(t->tape, oar_forward(t->tape, t->net, t->x),
+                                 t->y);
+        if (t->scaler != NULL)
+            loss = oar_scaler_loss(t->tape, t->scaler, loss);
+        TRY(oar_backward(t->tape, loss));
     }
-    return oar_optim_step_with(t->optim, OAR_OPTS(oar_step_opts, .clip = 1));
+    return oar_optim_step_with(
+        t->optim, OAR_OPTS(oar_step_opts, .clip = 1, .scaler = t->scaler));
 }
 
 /* Waits of this thread for the GPU, as the stand-in counts them. */
@@ -222,6 +234,11 @@ static oar_status train(const ddp_case *of, oar_group *group, oar_device device,
         status = OAR_E_INTERNAL;
     if (status == OAR_OK)
         status = read_params(t.net, result, count);
+    if (status == OAR_OK && of->scaled) { /* behind the parameters */
+        result[*count] = oar_scaler_scale(t.scaler);
+        result[*count + 1] = (double)oar_optim_steps(t.optim);
+        *count += 2;
+    }
     if (status == OAR_OK)
         status = oar_ddp_check_replicas(t.net);
     oar_replay_destroy(replay);
@@ -304,6 +321,21 @@ static void mlp_over_ipc(void **state)
     run_case(3,
              &(ddp_case){ .backend = "ipc", .weighted = 1, .tolerance = 1e-5 },
              train_rank);
+    for (int ranks = 4; gpu_ranks_are_real() && ranks <= 8; ranks += 4)
+        run_case(
+            ranks,
+            &(ddp_case){ .backend = "ipc", .replayed = 1, .tolerance = 1e-5 },
+            train_rank);
+}
+
+static void one_rank_over_nccl(void **state)
+{
+    run_case(1,
+             &(ddp_case){ .backend = "nccl",
+                          .weighted = 1,
+                          .replayed = 1,
+                          .tolerance = 1e-5 },
+             train_rank);
 }
 
 static void mlp_over_nccl(void **state)
@@ -322,6 +354,19 @@ static void mlp_over_nccl(void **state)
 static void gradients_travel_as_halves(void **state)
 {
     run_case(2, &(ddp_case){ .backend = "ipc", .hook = 1, .tolerance = 1e-3 },
+             train_rank);
+}
+
+/* 2^18 does not fit an f16: the first three steps or so are skipped, and the
+ * scale is doubled later, both as on the cpu. */
+static void a_scaler_needs_no_host(void **state)
+{
+    run_case(1,
+             &(ddp_case){ .backend = "ipc",
+                          .dtype = OAR_F16,
+                          .scaled = 1,
+                          .replayed = 1,
+                          .tolerance = 5e-3 },
              train_rank);
 }
 
@@ -455,6 +500,10 @@ static void a_rank_that_dies_is_named(void **state)
 {
     lose_rank(3, "ipc", 0);
     lose_rank(2, "ipc", 1);
+}
+
+static void a_rank_that_dies_is_named_by_nccl(void **state)
+{
     lose_rank(2, "nccl", 0);
 }
 
@@ -537,10 +586,13 @@ int main(void)
         cmocka_unit_test(mlp_over_ipc),
         cmocka_unit_test(mlp_over_nccl),
         cmocka_unit_test(gradients_travel_as_halves),
+        cmocka_unit_test(a_scaler_needs_no_host),
         cmocka_unit_test(a_gpt_is_replayed),
         cmocka_unit_test(halves_with_masters),
         cmocka_unit_test(own_arrays_are_averaged),
+        cmocka_unit_test(one_rank_over_nccl),
         cmocka_unit_test(a_rank_that_dies_is_named),
+        cmocka_unit_test(a_rank_that_dies_is_named_by_nccl),
         cmocka_unit_test(refusals_have_a_sentence),
     };
 

@@ -87,7 +87,8 @@ static oar_status run_stretches(oari_float_kernels *kernels, oari_step_job *job,
 
 oar_status oari_cuda_step(oari_step_rule rule, const oari_step_factors *factors,
                           oari_step_factors *room, const double *scale,
-                          int count, const oari_step_param *param)
+                          const double *skipped, int count,
+                          const oari_step_param *param)
 {
     static oari_cuda_kernel_ref put = { .file = "step",
                                         .name = "oari_step_put_factors" };
@@ -96,9 +97,13 @@ oar_status oari_cuda_step(oari_step_rule rule, const oari_step_factors *factors,
 
     if (count == 0)
         return OAR_OK;
-    if (factors != NULL) {
-        oari_step_factors_job first = { *factors, room };
+    if (factors != NULL || skipped != NULL) {
+        oari_step_factors_job first = { .to = room,
+                                        .skipped = skipped,
+                                        .are_there = factors == NULL };
 
+        if (factors != NULL)
+            first.factors = *factors;
         OARI_TRY(oari_start_one(&put, &param[0].param, 1, 32, 0, &first));
     }
     return run_stretches(&kernels, &job, count, param);
@@ -116,7 +121,7 @@ oar_status oari_cuda_scale_grads(const double *scale, int count,
 
 oar_status oari_cuda_grad_norm(int count, const oari_step_param *param,
                                double limit, double *partial, double *numbers,
-                               float *norm)
+                               float *norm, const oari_step_scaler *scaler)
 {
     static oari_float_kernels kernels =
         OARI_FLOAT_KERNELS("step", "oari_grad_squares");
@@ -126,6 +131,11 @@ oar_status oari_cuda_grad_norm(int count, const oari_step_param *param,
         .partial = partial, .limit = limit, .numbers = numbers, .norm = norm
     };
 
+    if (scaler != NULL) {
+        total.scaler = scaler->numbers;
+        total.skipped = scaler->skipped;
+        total.interval = scaler->interval;
+    }
     OARI_TRY(run_stretches(&kernels, &job, count, param));
     total.blocks = job.partial - partial;
     return oari_start_one(&clip, &param[0].param, 1, CLIP_THREADS,

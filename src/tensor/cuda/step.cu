@@ -216,6 +216,8 @@ template <class T> DEVICE void step_numbers(const oari_step_job &job)
     const oari_step_stretch *s =
         find_stretch(job.stretch, job.stretches, &first);
 
+    if (scale < 0) /* a gradient was not finite */
+        return;
     end = share_end(s, first);
     rest = s->is_packed ? end - (end - first) % N : first;
     for (int64_t i = first + threadIdx.x * N; i < rest;
@@ -230,8 +232,21 @@ OARI_KERNELS(oari_step, step_numbers, oari_step_job)
 extern "C" __global__ void
 oari_step_put_factors(const __grid_constant__ oari_step_factors_job job)
 {
-    if (threadIdx.x == 0)
-        *job.to = job.factors;
+    oari_step_factors f;
+    double before, number;
+
+    if (threadIdx.x > 0)
+        return;
+    f = job.are_there ? *job.to : job.factors;
+    if (job.skipped != NULL && *job.skipped > 0 && f.number > 0) {
+        before = f.number;
+        number = before - *job.skipped > 1 ? before - *job.skipped : 1;
+        f.step *=
+            (1 - pow(1 - f.take1, before)) / (1 - pow(1 - f.take1, number));
+        f.root2 = sqrt(1 - pow(f.beta2, number));
+        f.number = number;
+    }
+    *job.to = f;
 }
 
 /* ---- the norm of all gradients ------------------------------------------- */
@@ -297,21 +312,47 @@ template <class T> DEVICE void scale_numbers(const oari_step_job &job)
 
 OARI_KERNELS(oari_scale_grads, scale_numbers, oari_step_job)
 
+/* As optim/scaler.c does it. Returns what unscales. */
+DEVICE double move_scale(const oari_clip_job &job, int is_finite)
+{
+    const float least = 2.3509887e-38f, most = 1.7014117e38f;
+    oari_scaler_numbers now = *job.scaler;
+    double unscale = 1 / (double)now.scale;
+
+    if (!is_finite) {
+        ++*job.skipped;
+        now.good = 0;
+        now.scale = now.scale > least ? now.scale / 2 : now.scale;
+    } else if (++now.good >= job.interval) {
+        now.good = 0;
+        now.scale = now.scale < most ? now.scale * 2 : now.scale;
+    }
+    *job.scaler = now;
+    return unscale;
+}
+
 /* Where the norm is not finite the gradients stay as they are. */
 extern "C" __global__ void oari_clip(const __grid_constant__ oari_clip_job job)
 {
     const double guard = 1e-6; /* as optim/clip.c */
     OARI_SHARED_MEMORY(double, room);
-    double sum = 0, norm, factor;
+    double sum = 0, norm, factor, unscale = 1;
+    int is_finite;
 
     for (int64_t i = threadIdx.x; i < job.blocks; i += blockDim.x)
         sum += job.partial[i];
     norm = sqrt(block_sum(sum, room));
     if (threadIdx.x > 0)
         return;
+    is_finite = norm - norm == 0;
+    if (job.scaler != NULL)
+        unscale = move_scale(job, is_finite);
+    norm *= unscale;
     factor = job.limit / (norm + guard);
     job.numbers[0] = norm;
-    job.numbers[1] = norm - norm == 0 && factor < 1 ? factor : 1;
+    job.numbers[1] = (is_finite && factor < 1 ? factor : 1) * unscale;
+    if (job.scaler != NULL && !is_finite)
+        job.numbers[1] = -1;
     if (job.norm != NULL)
         *job.norm = (float)norm;
 }
