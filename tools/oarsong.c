@@ -25,6 +25,8 @@ static const struct {
     { "conform", tool_conform, "[options]",
       "the whole matrix on a backend, every value checked" },
     { "info", tool_info, "", "version, machine, and the backends that work" },
+    { "report", tool_report, "DIR [-o FILE]",
+      "the trace of a job as one page" },
     { "schedule", tool_schedule, "SUBCOMMAND",
       "what the ranks of a pipeline do: made, checked, drawn" },
     { "trace", tool_trace, "DIR [-o FILE]",

@@ -13,6 +13,7 @@ int tool_bench(int argc, char **argv);
 int tool_ckpt(int argc, char **argv);
 int tool_conform(int argc, char **argv);
 int tool_info(int argc, char **argv);
+int tool_report(int argc, char **argv);
 int tool_schedule(int argc, char **argv);
 int tool_trace(int argc, char **argv);
 

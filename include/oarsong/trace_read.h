@@ -43,6 +43,9 @@ typedef struct oar_trace_event {
     const char *group;        /* of an operation; else "" */
     oar_coll op;              /* of an operation */
     int failed;               /* it was not done */
+    int blocking;             /* its call returned when it was done */
+    uint64_t id;              /* of a collective: the same on all its ranks, and
+                                 on nothing else; else 0 */
     int peer;                 /* or root; of an action: the stage; -1: none */
     uint64_t number;          /* of an operation: the same on all ranks; of an
                                   action: its micro-batch */

@@ -51,7 +51,7 @@ typedef enum oari_trace_kind {
     OARI_TRACE_KINDS
 } oari_trace_kind;
 
-enum { OARI_TRACE_FAILED = 128 }; /* in `sub` */
+enum { OARI_TRACE_FAILED = 128, OARI_TRACE_BLOCKING = 64 }; /* in `sub` */
 
 typedef struct oari_trace_event {
     _Atomic uint64_t start; /* ticks; written last; 0: nothing is here */

@@ -287,6 +287,7 @@ void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
                              (uint64_t)op->dtype << 16 |
                              (uint64_t)op->ragged << 24 |
                              (uint64_t)op->is_object << 25 |
+                             (uint64_t)(state == OARI_AWAITED) << 26 |
                              (uint64_t)(uint32_t)(op->root + 1) << 32);
     store_word(&s->extra, op->kind < OAR_COLL_SEND
                               ? load_word(&recorder->messages)
@@ -371,6 +372,8 @@ trace_operation(oari_recorder *r, uint64_t sequence, const oari_record_slot *s,
         e.kind = OARI_TRACE_CALL;
     if (state == OAR_RECORD_FAILED)
         e.sub |= OARI_TRACE_FAILED;
+    if ((what >> 26 & 1) != 0)
+        e.sub |= OARI_TRACE_BLOCKING;
     e.group = trace_group(r);
     e.name = trace_name(r, load_word(&s->site));
     e.peer = (unsigned)(what >> 32) & 0xffff;

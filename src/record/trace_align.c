@@ -80,16 +80,6 @@ static int needs_all(unsigned op)
            op == OAR_COLL_BARRIER;
 }
 
-static uint64_t group_hash(const oari_trace_group *g)
-{
-    uint64_t h = 14695981039346656037u;
-
-    for (const char *c = g->name; *c != 0; c++)
-        h = (h ^ (unsigned char)*c) * 1099511628211u;
-    h = (h ^ g->instance) * 1099511628211u;
-    return (h ^ (uint64_t)g->epoch) * 1099511628211u;
-}
-
 static int by_meeting(const void *a, const void *b)
 {
     const meeting *x = a, *y = b;
@@ -114,14 +104,16 @@ static oar_status collect(const oar_trace *t, meetings *m)
                        oari_trace_lengthen(e->duration);
 
         if (e->kind != OARI_TRACE_OPERATION || e->group == 0 ||
-            !needs_all(e->sub))
+            !needs_all(e->sub & (OARI_TRACE_BLOCKING - 1)) ||
+            (e->sub & OARI_TRACE_FAILED) != 0)
             continue;
-        OARI_TRY(oari_vec_push(
-            &m->all, (meeting){ .group = group_hash(&s->file->group[e->group]),
-                                .number = e->number,
-                                .host = s->host,
-                                .posted = p->start_ns,
-                                .done = oari_trace_ns(s, end) }));
+        OARI_TRY(
+            oari_vec_push(&m->all, (meeting){ .group = oari_trace_group_hash(
+                                                  &s->file->group[e->group]),
+                                              .number = e->number,
+                                              .host = s->host,
+                                              .posted = p->start_ns,
+                                              .done = oari_trace_ns(s, end) }));
     }
     qsort(m->all.data, (size_t)m->all.count, sizeof *m->all.data, by_meeting);
     for (int64_t i = 0; i < m->all.count; i++) {

@@ -53,6 +53,9 @@ oari_trace_event_of(const oar_trace *trace, const oari_trace_place *place)
 /* Returns a time of a source's counter in ns of CLOCK_MONOTONIC of its host. */
 int64_t oari_trace_ns(const oari_trace_source *source, uint64_t ticks);
 
+/* Returns a number that a group has on all its ranks, and no other group. */
+uint64_t oari_trace_group_hash(const oari_trace_group *group);
+
 /* Maps a file and checks its head, names and groups. */
 oar_status oari_trace_source_open(const char *path, oari_trace_source *source);
 void oari_trace_source_close(oari_trace_source *source);

@@ -160,6 +160,16 @@ int64_t oari_trace_ns(const oari_trace_source *s, uint64_t ticks)
     return h->base_ns + (int64_t)(passed * 1e9 / h->ticks_per_second);
 }
 
+uint64_t oari_trace_group_hash(const oari_trace_group *g)
+{
+    uint64_t h = 14695981039346656037u;
+
+    for (const char *c = g->name; *c != 0; c++)
+        h = (h ^ (unsigned char)*c) * 1099511628211u;
+    h = (h ^ g->instance) * 1099511628211u;
+    return (h ^ (uint64_t)g->epoch) * 1099511628211u;
+}
+
 /* ---- events -------------------------------------------------------------- */
 
 /* Returns the number of a thread by its id, which is entered; -1 without
@@ -412,8 +422,11 @@ static void fill_event(const oar_trace *t, const oari_trace_place *p,
         to->start_ns + (int64_t)(ticks * 1e9 / s->file->head.ticks_per_second);
     to->name = s->name[e->name];
     to->group = g != NULL ? s->group_name + e->group * sizeof g->name : "";
-    to->op = (oar_coll)(e->sub & ~OARI_TRACE_FAILED);
+    to->op = (oar_coll)(e->sub & (OARI_TRACE_BLOCKING - 1));
     to->failed = (e->sub & OARI_TRACE_FAILED) != 0;
+    to->blocking = (e->sub & OARI_TRACE_BLOCKING) != 0;
+    if (e->kind == OARI_TRACE_OPERATION && to->op < OAR_COLL_SEND && g != NULL)
+        to->id = (oari_trace_group_hash(g) ^ e->number) * 1099511628211u | 1;
     to->peer = (int)e->peer - 1;
     to->number = e->number;
     if (e->kind == OARI_TRACE_METRIC)

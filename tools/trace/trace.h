@@ -34,10 +34,6 @@ void trace_event_name(const oar_trace_event *event, char *text, size_t room);
 /* Returns the word for the kind of an event. */
 const char *trace_kind_word(oar_trace_kind kind);
 
-/* Returns a number that the parts of one collective on all ranks share, and
- * nothing else has; 0: not a collective. */
-uint64_t trace_flow(const oar_trace_event *event);
-
 /* Write a time line. begin returns 0 if there is no memory or no room on the
  * disk; so does end. */
 typedef struct trace_writer {

@@ -50,7 +50,6 @@ static void metric(FILE *to, int row, const oar_trace_event *e)
 
 static void event(FILE *to, int row, const oar_trace_event *e)
 {
-    uint64_t flow = trace_flow(e);
     char name[160];
 
     if (e->kind == OAR_TRACE_METRIC) {
@@ -64,11 +63,11 @@ static void event(FILE *to, int row, const oar_trace_event *e)
             e->rank, row, (double)e->start_ns / 1e3,
             (double)(e->end_ns - e->start_ns) / 1e3, trace_kind_word(e->kind));
     put_text(to, name);
-    if (flow != 0)
+    if (e->id != 0)
         fprintf(to,
                 ",\"bind_id\":\"0x%llx\",\"flow_in\":true,"
                 "\"flow_out\":true",
-                (unsigned long long)flow);
+                (unsigned long long)e->id);
     if (e->kind == OAR_TRACE_OPERATION || e->kind == OAR_TRACE_CALL) {
         fprintf(to, ",\"args\":{\"group\":");
         put_text(to, e->group);

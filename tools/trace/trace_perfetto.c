@@ -167,8 +167,8 @@ static void event(FILE *to, int row, const oar_trace_event *e)
         if (e->failed)
             annotate(&m, "failed", NULL, 1);
     }
-    if (trace_flow(e) != 0)
-        put_fixed(&m, 47, trace_flow(e));
+    if (e->id != 0)
+        put_fixed(&m, 47, e->id);
     put_event(to, e->start_ns, &m);
     m.used = 0;
     put_number(&m, 9, SLICE_END);

@@ -116,15 +116,3 @@ void trace_event_name(const oar_trace_event *e, char *text, size_t room)
     default: snprintf(text, room, "%s", e->name);
     }
 }
-
-uint64_t trace_flow(const oar_trace_event *e)
-{
-    uint64_t h = 14695981039346656037u;
-
-    if (e->kind != OAR_TRACE_OPERATION || e->op >= OAR_COLL_SEND)
-        return 0;
-    for (const char *c = e->group; *c != 0; c++)
-        h = (h ^ (unsigned char)*c) * 1099511628211u;
-    h = (h ^ e->number) * 1099511628211u;
-    return h | 1;
-}
