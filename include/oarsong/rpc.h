@@ -182,6 +182,33 @@ typedef struct oar_rpc_stats {
 OAR_OPTS_INIT(oar_rpc_stats);
 OAR_API oar_status oar_rpc_read_stats(const oar_rpc *rpc, oar_rpc_stats *stats);
 
+/* How long calls of one function have taken. Times are counted in buckets, four
+ * to each doubling: p50 and p99 are the ends of theirs, at most 25 % too long,
+ * and never more than the longest. Times beyond the last bucket are in it. */
+enum { OAR_RPC_BUCKETS = 128 };
+typedef enum oar_rpc_side {
+    OAR_RPC_MADE = 0,  /* by this rank: from the call until its answer is here,
+                          or it is given up */
+    OAR_RPC_SERVED = 1 /* here: from when it came until its answer goes, with
+                          the time for which it waited for a thread */
+} oar_rpc_side;
+typedef struct oar_rpc_times {
+    size_t size;
+    uint64_t count;                 /* calls that have ended */
+    uint64_t errors;                /* of them, those that failed */
+    int64_t p50_ns, p99_ns, max_ns; /* 0: there was none */
+    uint64_t bucket[OAR_RPC_BUCKETS];
+} oar_rpc_times;
+OAR_OPTS_INIT(oar_rpc_times);
+/* Gives them; name NULL: of all functions together. OAR_E_NOT_FOUND: none of
+ * that name was called, or is registered. After 1024 names, further ones that
+ * this rank calls are only counted together. */
+OAR_API oar_status oar_rpc_read_times(const oar_rpc *rpc, oar_rpc_side side,
+                                      const char *name, oar_rpc_times *times);
+/* Returns the time at which a bucket ends, which is in the next; 0 if there is
+ * none of that number. */
+OAR_API int64_t oar_rpc_bucket_ns(int bucket);
+
 /* ---- functions ----------------------------------------------------------- */
 
 /* Lets other ranks call a function. Copies the texts. OAR_E_STATE if the name

@@ -37,6 +37,7 @@ OAR_NEWEST = -1
 OAR_OPTIM_CHUNK = 512
 OAR_OVER_GROUPS = 8
 OAR_RECORDS = 512
+OAR_RPC_BUCKETS = 128
 OAR_SCHEDULE_KINDS = 7
 OAR_STAGE_TENSORS = 8
 OAR_STORE_KEY_MAX = 200
@@ -183,6 +184,9 @@ OAR_REDUCE_OP_COUNT = 10
 OAR_RPC_POOL = 0
 OAR_RPC_SERIAL = 1
 OAR_RPC_INLINE = 2
+
+OAR_RPC_MADE = 0
+OAR_RPC_SERVED = 1
 
 OAR_SCHEDULE_GPIPE = 0
 OAR_SCHEDULE_1F1B = 1
@@ -1365,6 +1369,18 @@ class oar_rpc_stats(Structure):
     ]
 
 
+class oar_rpc_times(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("count", c_uint64),
+        ("errors", c_uint64),
+        ("p50_ns", c_int64),
+        ("p99_ns", c_int64),
+        ("max_ns", c_int64),
+        ("bucket", c_uint64 * 128),
+    ]
+
+
 class oar_safetensors_entry(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -2432,6 +2448,7 @@ FUNCTIONS = {
     "oar_rpc_async_at": (c_int, c_char_p, c_int, c_void_p, c_int, c_char_p,
         c_void_p, c_void_p, c_void_p,),
     "oar_rpc_await": (c_int, c_void_p, c_int, c_int64,),
+    "oar_rpc_bucket_ns": (c_int64, c_int,),
     "oar_rpc_caller": (c_int, c_void_p,),
     "oar_rpc_cancelled": (c_int, c_void_p,),
     "oar_rpc_create_at": (c_int, c_char_p, c_int, c_void_p, c_void_p,
@@ -2465,6 +2482,7 @@ FUNCTIONS = {
     "oar_rpc_put_text": (c_int, c_void_p, c_char_p,),
     "oar_rpc_rank": (c_int, c_void_p,),
     "oar_rpc_read_stats": (c_int, c_void_p, c_void_p,),
+    "oar_rpc_read_times": (c_int, c_void_p, c_int, c_char_p, c_void_p,),
     "oar_rpc_register": (c_int, c_void_p, c_void_p,),
     "oar_rpc_rejoin": (c_int, c_int, c_void_p, c_void_p,),
     "oar_rpc_remote_at": (c_int, c_char_p, c_int, c_void_p, c_int, c_char_p,
@@ -2899,6 +2917,7 @@ SIZES = {
     "oar_rpc_function": 56,
     "oar_rpc_opts": 104,
     "oar_rpc_stats": 120,
+    "oar_rpc_times": 1072,
     "oar_safetensors_entry": 120,
     "oar_safetensors_opts": 24,
     "oar_sampler_opts": 24,

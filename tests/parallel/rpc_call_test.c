@@ -7,6 +7,9 @@
 
 #include <oarsong/ops.h>
 
+#include "base/clock.h"
+#include "parallel/rpc/rpc_agent.h"
+#include "parallel/rpc/rpc_times.h"
 #include "support/last_error.h"
 #include "support/leak_check.h"
 #include "support/ranks.h"
@@ -662,6 +665,84 @@ static oar_status run_alone(oar_group *group, void *arg)
     return OAR_OK;
 }
 
+/* ---- times --------------------------------------------------------------- */
+
+enum { NAP_NS = 20000000 };
+
+static oar_status take_nap(void *arg, oar_rpc_call *call)
+{
+    (void)arg;
+    (void)call;
+    nap_ms(NAP_NS / 1000000);
+    return OAR_OK;
+}
+
+/* 1 to 100 ms, of which a tenth failed. */
+static void count_known(oar_rpc *rpc)
+{
+    pthread_mutex_lock(&rpc->lock);
+    for (int ms = 1; ms <= 100; ms++)
+        oari_rpc_count_made(rpc, "known", ms * INT64_C(1000000), ms % 10 == 0);
+    oari_rpc_count_made(rpc, "short", 3, 0);
+    oari_rpc_count_made(rpc, "long", INT64_MAX, 0);
+    pthread_mutex_unlock(&rpc->lock);
+}
+
+static oar_status run_times(oar_group *group, void *arg)
+{
+    int peer = 1 - oar_group_rank(group);
+    oar_rpc_times t = oar_rpc_times_init();
+    int64_t since = oari_now_ns();
+    oar_rpc *rpc;
+    int b = 0;
+
+    CHECK_OK(rpc_open(group, NULL, &rpc));
+    CHECK_OK(oar_rpc_register(
+        rpc, OAR_OPTS(oar_rpc_function, .name = "nap", .fn = take_nap)));
+    CHECK_OK(oar_barrier(group, NULL, NULL));
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(oar_rpc_sync(rpc, peer, "nap", NULL, NULL, NULL));
+    CHECK(oar_rpc_sync(rpc, peer, "fail", NULL, NULL, NULL) == OAR_E_SHAPE);
+    CHECK_OK(oar_barrier(group, NULL, NULL));
+    since = oari_now_ns() - since;
+    for (int side = OAR_RPC_MADE; side <= OAR_RPC_SERVED; side++) {
+        CHECK_OK(oar_rpc_read_times(rpc, (oar_rpc_side)side, "nap", &t));
+        CHECK(t.count == 3 && t.errors == 0);
+        CHECK(t.p50_ns >= NAP_NS && t.p99_ns >= t.p50_ns);
+        CHECK(t.max_ns >= t.p99_ns && t.max_ns <= since);
+        CHECK_OK(oar_rpc_read_times(rpc, (oar_rpc_side)side, "fail", &t));
+        CHECK(t.count == 1 && t.errors == 1);
+        CHECK_OK(oar_rpc_read_times(rpc, (oar_rpc_side)side, NULL, &t));
+        CHECK(t.count == 4 && t.errors == 1);
+    }
+    count_known(rpc);
+    CHECK_OK(oar_rpc_read_times(rpc, OAR_RPC_MADE, "known", &t));
+    CHECK(t.count == 100 && t.errors == 10 && t.max_ns == 100000000);
+    CHECK(t.p50_ns >= 50000000 && t.p50_ns <= 62500000);
+    CHECK(t.p99_ns >= 99000000 && t.p99_ns <= 100000000);
+    CHECK_OK(oar_rpc_read_times(rpc, OAR_RPC_MADE, "short", &t));
+    CHECK(t.bucket[0] == 1 && t.p50_ns == 3);
+    CHECK_OK(oar_rpc_read_times(rpc, OAR_RPC_MADE, "long", &t));
+    CHECK(t.bucket[OAR_RPC_BUCKETS - 1] == 1 && t.max_ns == INT64_MAX);
+    while (b + 1 < OAR_RPC_BUCKETS &&
+           oar_rpc_bucket_ns(b) < oar_rpc_bucket_ns(b + 1))
+        b++;
+    CHECK(b + 1 == OAR_RPC_BUCKETS && oar_rpc_bucket_ns(0) == 80);
+    CHECK(oar_rpc_bucket_ns(-1) == 0 && oar_rpc_bucket_ns(b + 1) == 0);
+    CHECK(fails_with(oar_rpc_read_times(rpc, OAR_RPC_MADE, "nop", &t),
+                     OAR_E_NOT_FOUND, "no call of \"nop\""));
+    CHECK(fails_with(oar_rpc_read_times(rpc, OAR_RPC_SERVED, "nop", &t),
+                     OAR_E_NOT_FOUND, "no function \"nop\""));
+    CHECK(oar_rpc_read_times(rpc, (oar_rpc_side)2, NULL, &t) == OAR_E_ARG);
+    return rpc_close(rpc);
+}
+
+static void times_of_calls_are_counted(void **state)
+{
+    (void)state;
+    on_backends(2, 2, run_times);
+}
+
 static void a_group_of_one_calls_itself(void **state)
 {
     (void)state;
@@ -685,6 +766,7 @@ int main(void)
         cmocka_unit_test(an_answer_may_come_later_from_another_thread),
         cmocka_unit_test(shutdown_says_who_has_not_come_and_what_it_does),
         cmocka_unit_test(a_group_of_one_calls_itself),
+        cmocka_unit_test(times_of_calls_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
  * has woken up while nobody called it, a second. */
 #include "bench.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -350,6 +351,25 @@ static oar_status measure_idle(oar_rpc *rpc, const rpc_plan *p)
     return status;
 }
 
+/* All calls of all rows, as the agent has counted them. */
+static oar_status show_times(const oar_rpc *rpc)
+{
+    static const char *const name[] = { "echo_inline", "echo_serial",
+                                        "echo_pool", "take_array",
+                                        "give_array" };
+    oar_rpc_times t = oar_rpc_times_init();
+
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        if (oar_rpc_read_times(rpc, OAR_RPC_MADE, name[i], &t) != OAR_OK)
+            continue; /* no row has called it */
+        printf("all of %-29s %12.1f us p50 %12.1f us p99 %12.1f us longest, "
+               "%" PRIu64 " calls, %" PRIu64 " failed\n",
+               name[i], (double)t.p50_ns * 1e-3, (double)t.p99_ns * 1e-3,
+               (double)t.max_ns * 1e-3, t.count, t.errors);
+    }
+    return OAR_OK;
+}
+
 static oar_status measure(oar_rpc *rpc, const rpc_plan *p)
 {
     oar_status status = measure_trips(rpc, p);
@@ -358,7 +378,9 @@ static oar_status measure(oar_rpc *rpc, const rpc_plan *p)
         status = measure_rate(rpc, p);
     if (status == OAR_OK)
         status = measure_arrays(rpc, p);
-    return status == OAR_OK ? measure_idle(rpc, p) : status;
+    if (status == OAR_OK)
+        status = measure_idle(rpc, p);
+    return status == OAR_OK ? show_times(rpc) : status;
 }
 
 /* ---- both ranks ---------------------------------------------------------- */

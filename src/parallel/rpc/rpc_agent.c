@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "parallel/rpc/rpc_memory.h"
+#include "parallel/rpc/rpc_times.h"
 
 oar_status oari_rpc_check(const oar_rpc *agent, const char *call)
 {
@@ -363,6 +364,7 @@ void oar_rpc_destroy(oar_rpc *rpc)
     pthread_mutex_destroy(&rpc->refs_lock);
     pthread_mutex_destroy(&rpc->lock);
     oari_rpc_free_spares(rpc);
+    oari_rpc_free_times(rpc);
     oari_rpc_memory_close();
     oari_free(rpc->peer);
     oari_free(rpc);

@@ -25,7 +25,8 @@ enum {
     OARI_RPC_AGENT_NAME = 64, /* bytes of a rank's name, with the zero */
     OARI_RPC_SLOTS = 16,      /* receives that are always posted, at most */
     OARI_RPC_BUCKETS = 256,   /* of the tables of calls and of references */
-    OARI_RREF_KIND = 64       /* bytes of a kind, with the zero */
+    OARI_RPC_NAME_BUCKETS = 64,
+    OARI_RREF_KIND = 64 /* bytes of a kind, with the zero */
 };
 
 /* ---- between agents (rpc_link.c) ----------------------------------------- */
@@ -156,6 +157,7 @@ struct oari_rpc_entry {
     int users;  /* calls that wait or run */
     int closed; /* it is unregistered: the last of them tells */
     oari_rpc_strand strand;
+    oar_rpc_times times; /* of calls that were answered */
 };
 
 /* TO_COME: another rank holds it already, but the call that makes it has not
@@ -313,6 +315,9 @@ struct oar_rpc {
     uint64_t records;
     struct oari_rpc_rejoin *rejoin; /* NULL: no rank comes back */
     oar_rpc_stats stats;
+    oari_list made[OARI_RPC_NAME_BUCKETS]; /* calls of this rank, by name */
+    int made_names;
+    oar_rpc_times all_made;
 };
 
 /* The call whose function runs on this thread; NULL: none. */
@@ -451,8 +456,8 @@ const char *oari_rpc_find_nearest(const oar_rpc *agent, const char *name);
 
 /* rpc_pending.c */
 /* Put a call into the table and its window; take it out, and free it; end its
- * future; take its answer: with the lock. After the two in the middle the caller
- * tells those that wait (oari_rpc_tell). */
+ * future; take its answer: with the lock. After the two in the middle the
+ * caller tells those that wait (oari_rpc_tell). */
 void oari_rpc_add_pending(oar_rpc *agent, oari_rpc_pending *pending);
 void oari_rpc_remove_pending(oar_rpc *agent, oari_rpc_pending *pending);
 void oari_rpc_finish(oari_rpc_pending *pending, const oar_error *error,

@@ -12,6 +12,7 @@
 #include "parallel/rpc/rpc_into.h"
 #include "parallel/rpc/rpc_map.h"
 #include "parallel/rpc/rpc_stream.h"
+#include "parallel/rpc/rpc_times.h"
 
 enum { MOST_SPARES = 1024 }; /* of all kinds */
 
@@ -119,6 +120,8 @@ void oari_rpc_finish(oari_rpc_pending *p, const oar_error *error,
         oar_rpc_message_destroy(reply);
         return;
     }
+    oari_rpc_count_made(future->agent, p->name, oari_now_ns() - p->began_ns,
+                        error != NULL);
     if (error != NULL)
         future->agent->stats.failed++;
     future->pending = NULL;

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "parallel/rpc/rpc_stream.h"
+#include "parallel/rpc/rpc_times.h"
 
 _Thread_local oar_rpc_call *oari_rpc_current;
 
@@ -137,6 +138,9 @@ static void answer(oar_rpc_call *call, const char *name, const oar_error *error)
         peer->bytes_in -= call->bytes;
     }
     agent->stats.running -= call->begun;
+    if (entry != NULL)
+        oari_rpc_count_time(&entry->times, oari_now_ns() - call->came_ns,
+                            error != NULL);
     sent = oari_rpc_push(agent, from, &head, reply);
     if (strand != NULL)
         oari_rpc_release_strand(agent, strand);
