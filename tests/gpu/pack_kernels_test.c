@@ -50,6 +50,17 @@ static oar_tensor *transposed(oar_tape *tape, oar_tensor *const *in)
     return oar_add(tape, oar_transpose(tape, in[0], 0, 1), in[1]);
 }
 
+static oar_tensor *turned(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_contiguous(tape, oar_transpose(tape, in[0], -1, -2));
+}
+
+/* Rows with gaps between them, of elements that go in larger units. */
+static oar_tensor *cut(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_contiguous(tape, oar_narrow(tape, in[0], 1, 8, 24));
+}
+
 static oar_tensor *with_numbers(oar_tape *tape, oar_tensor *const *in)
 {
     oar_tensor *a = oar_clamp(tape, oar_scale(tape, in[0], 1.5), -1, 2);
@@ -88,6 +99,9 @@ static int elements_agree(test_job *c, int rank, void *arg)
         { "a transposed sum",
           transposed,
           { OAR_SHAPE(64, 72), OAR_SHAPE(72, 64) } },
+        { "a transposed copy", turned, { OAR_SHAPE(100, 70) } },
+        { "transposed copies", turned, { OAR_SHAPE(3, 65, 40) } },
+        { "a copy of columns", cut, { OAR_SHAPE(30, 40) } },
         { "numbers", with_numbers, { OAR_SHAPE(8200) } },
     };
 

@@ -95,6 +95,41 @@ static int widen_elements(oari_cuda_job *job, int bytes)
     return bytes;
 }
 
+/* Returns how many blocks turn the last two dims of a job, of which one is
+ * without gaps in each array; 0: it is not such a job, or too small for it. */
+static int64_t turning_blocks(const oari_cuda_job *job)
+{
+    const int64_t tile = OARI_CUDA_TURN_TILE;
+    int d = job->ndim - 2;
+    int64_t blocks;
+
+    if (d < 0 || d > 1 || job->stride[0][d + 1] != 1 ||
+        job->stride[1][d] != 1 || job->dim[d] < tile / 2 ||
+        job->dim[d + 1] < tile / 2)
+        return 0;
+    blocks = (job->dim[d] + tile - 1) / tile *
+             ((job->dim[d + 1] + tile - 1) / tile) * (d > 0 ? job->dim[0] : 1);
+    return blocks <= INT32_MAX ? blocks : 0;
+}
+
+/* Moves elements of so many bytes. */
+static oar_status start_move(int device, oari_cuda_job *job, int bytes,
+                             oari_cu_stream stream)
+{
+    static oari_cuda_kernel_ref turn = { .file = "elementwise",
+                                         .name = "oari_turn" };
+    int64_t blocks = turning_blocks(job);
+    oari_cuda_grid grid = { { (unsigned)blocks, 1, 1 },
+                            { OARI_CUDA_TURN_THREADS, 1, 1 },
+                            0 };
+
+    job->to = job->from = bytes;
+    if (blocks > 0)
+        return oari_cuda_start(device, &turn, &grid, stream, (void *[]){ job });
+    job->to = job->from = widen_elements(job, bytes);
+    return start_kernel(device, "oari_move", job, stream);
+}
+
 /* ---- copies -------------------------------------------------------------- */
 
 oar_status oari_cuda_assign(int device, oari_cuda_shape shape,
@@ -113,8 +148,7 @@ oar_status oari_cuda_assign(int device, oari_cuda_shape shape,
         if (is_flat(&job))
             return oar_device_copy(to.data, gpu, from.data, gpu,
                                    (size_t)job.count * bytes, stream);
-        job.to = job.from = widen_elements(&job, (int)bytes);
-        return start_kernel(device, "oari_move", &job, stream);
+        return start_move(device, &job, (int)bytes, stream);
     }
     OARI_TRY(check_dtypes("convert", to.dtype, from.dtype));
     half = (from.dtype == OAR_F32 && oari_dtype_is_half(to.dtype)) ||

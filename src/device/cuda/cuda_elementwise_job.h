@@ -6,7 +6,12 @@
 
 #include <stdint.h>
 
-enum { OARI_CUDA_DIMS = 8, OARI_CUDA_ARRAYS = 2 };
+enum {
+    OARI_CUDA_DIMS = 8,
+    OARI_CUDA_ARRAYS = 2,
+    OARI_CUDA_TURN_TILE = 64, /* rows and columns of a block that turns */
+    OARI_CUDA_TURN_THREADS = 256
+};
 
 /* data[0] is written. Strides are in elements; the last dim varies fastest. */
 typedef struct oari_cuda_job {

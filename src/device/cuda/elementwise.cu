@@ -60,6 +60,57 @@ extern "C" __global__ void oari_move(oari_cuda_job job)
     }
 }
 
+/* ---- turning ------------------------------------------------------------- */
+
+enum {
+    TURN_ROWS = OARI_CUDA_TURN_THREADS / 32,
+    TILE = OARI_CUDA_TURN_TILE,
+    PITCH = TILE + 1 /* so that columns are in different banks */
+};
+
+/* The last two dims are (i, j): i is without gaps in `from`, j in `to`. A block
+ * reads a tile along i, and writes it along j. */
+template <class T> DEVICE void turn(const oari_cuda_job &job, T *tile)
+{
+    const int d = job.ndim - 2, lane = (int)threadIdx.x % 32;
+    const int64_t rows = job.dim[d], columns = job.dim[d + 1];
+    const int64_t across = (columns + TILE - 1) / TILE;
+    const int64_t down = (rows + TILE - 1) / TILE;
+    const int64_t part = (int64_t)blockIdx.x / (across * down);
+    const int64_t i0 = (int64_t)blockIdx.x / across % down * TILE;
+    const int64_t j0 = (int64_t)blockIdx.x % across * TILE;
+    T *to = (T *)job.data[0] + (d > 0 ? part * job.stride[0][0] : 0);
+    const T *from =
+        (const T *)job.data[1] + (d > 0 ? part * job.stride[1][0] : 0);
+
+#pragma unroll
+    for (int r = (int)threadIdx.x / 32; r < TILE; r += TURN_ROWS)
+#pragma unroll
+        for (int k = lane; k < TILE; k += 32)
+            if (i0 + k < rows && j0 + r < columns)
+                tile[r * PITCH + k] =
+                    from[i0 + k + (j0 + r) * job.stride[1][d + 1]];
+    __syncthreads();
+#pragma unroll
+    for (int r = (int)threadIdx.x / 32; r < TILE; r += TURN_ROWS)
+#pragma unroll
+        for (int k = lane; k < TILE; k += 32)
+            if (i0 + r < rows && j0 + k < columns)
+                to[(i0 + r) * job.stride[0][d] + j0 + k] = tile[k * PITCH + r];
+}
+
+extern "C" __global__ void oari_turn(oari_cuda_job job)
+{
+    __shared__ uint64_t tile[TILE * PITCH];
+
+    switch (job.to) {
+    case 1: turn<uint8_t>(job, (uint8_t *)tile); break;
+    case 2: turn<uint16_t>(job, (uint16_t *)tile); break;
+    case 4: turn<uint32_t>(job, (uint32_t *)tile); break;
+    case 8: turn<uint64_t>(job, (uint64_t *)tile); break;
+    }
+}
+
 /* ---- converting ---------------------------------------------------------- */
 
 extern "C" __global__ void oari_convert_any(oari_cuda_job job)
