@@ -452,12 +452,14 @@ typedef struct oar_batch_norm_merge {
                           double *mean, double *spread);
     /* In: sums over this batch; out: over all. */
     oar_status (*sums)(void *arg, int64_t count, double *sum);
-    /* (optional) The same on a GPU, f64 there, in the order of the thread's
-     * current stream: the count, the means and the sums of squared distances,
-     * one behind the other; and sums. Without them a batch norm on a GPU is
-     * OAR_E_DEVICE. */
-    oar_status (*moments_on)(void *arg, oar_span moments);
-    oar_status (*sums_on)(void *arg, oar_span sum);
+    /* (optional) For GPUs, without which a batch norm there is OAR_E_DEVICE: how
+     * many parts there are; and f64 numbers of all parts, in one order for all,
+     * from those of this one, moments or sums, on the thread's current stream. A
+     * part's sums are multiplied by its weight before, and divided by it when
+     * they have been added up; NULL: 1. */
+    int (*parts)(void *arg);
+    oar_status (*gather_on)(void *arg, int sums, oar_span mine, oar_span all);
+    double (*weight)(void *arg);
 } oar_batch_norm_merge;
 OAR_API oar_tensor *oar_batch_norm_merged(oar_tape *tape, oar_tensor *x,
                                           oar_tensor *weight, oar_tensor *bias,

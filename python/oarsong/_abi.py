@@ -361,8 +361,9 @@ class oar_batch_norm_merge(Structure):
         ("arg", c_void_p),
         ("moments", c_void_p),
         ("sums", c_void_p),
-        ("moments_on", c_void_p),
-        ("sums_on", c_void_p),
+        ("parts", c_void_p),
+        ("gather_on", c_void_p),
+        ("weight", c_void_p),
     ]
 
 
@@ -2835,7 +2836,7 @@ SIZES = {
     "oar_backend_caps": 32,
     "oar_backend_env": 80,
     "oar_backend_ops": 264,
-    "oar_batch_norm_merge": 40,
+    "oar_batch_norm_merge": 48,
     "oar_batch_norm_opts": 48,
     "oar_bce_opts": 32,
     "oar_bucket": 104,

@@ -25,16 +25,52 @@ enum {
 
 typedef oari_batch_norm_given given;
 
-/* On a GPU, sums that other ranks have added to. */
-static oar_status merge_sums(const oar_batch_norm_merge *merge,
+static oar_span span_of(const oari_array *a)
+{
+    return (oar_span){ .data = oari_array_data(a),
+                       .count = (size_t)oari_shape_count(a->at.shape),
+                       .dtype = a->dtype,
+                       .device = a->device };
+}
+
+/* On a GPU: the numbers of all parts, [parts, count], in a new tensor. */
+static oar_status gather_parts(oari_pool *pool,
+                               const oar_batch_norm_merge *merge, int sums,
+                               const oari_array *mine, oar_tensor **all)
+{
+    oari_array to;
+
+    *all = oari_tensor_make_on(
+        pool, mine->device, OAR_F64,
+        OAR_SHAPE(merge->parts(merge->arg), oari_shape_count(mine->at.shape)));
+    if (*all == NULL)
+        return oar_last_error()->status;
+    to = oari_array_of(*all);
+    return merge->gather_on(merge->arg, sums, span_of(mine), span_of(&to));
+}
+
+/* sums become those of all parts. */
+static oar_status merge_sums(oari_pool *pool, const oar_batch_norm_merge *merge,
                              const oari_array *sums)
 {
-    oar_span span = { .data = oari_array_data(sums),
-                      .count = (size_t)oari_shape_count(sums->at.shape),
-                      .dtype = OAR_F64,
-                      .device = sums->device };
+    double weight = merge->weight != NULL ? merge->weight(merge->arg) : 1;
+    oari_array from, to = *sums;
+    oar_tensor *all = NULL;
+    oar_status status;
 
-    return merge->sums_on(merge->arg, span);
+    if (weight != 1)
+        OARI_TRY(OARI_KERNEL(sums, scale, sums, 0, sums, weight));
+    status = gather_parts(pool, merge, 1, sums, &all);
+    if (status == OAR_OK) {
+        from = oari_array_of(all);
+        to.at.shape = OAR_SHAPE(1, from.at.shape.dim[1]);
+        to.at.stride[0] = to.at.stride[1] = 1;
+        status = OARI_KERNEL(&to, sum_to, pool, &to, 0, &from);
+    }
+    oari_tensor_drop(pool, all);
+    if (status == OAR_OK && weight != 1 && weight > 0)
+        status = OARI_KERNEL(sums, scale, sums, 0, sums, 1 / weight);
+    return status;
 }
 
 /* The sums and dx on a GPU. */
@@ -50,7 +86,7 @@ static oar_status batch_norm_back_gpu(oari_node *node, oari_norm_back *n,
     if (node->extra.norm.fixed)
         return oari_cuda_channel_norm_back(n, 0, NULL, NULL);
     if (merge != NULL)
-        OARI_TRY(merge_sums(merge, sums));
+        OARI_TRY(merge_sums(&node->tape->pool, merge, sums));
     stats = oari_array_of(node->saved[STATS]);
     return oari_cuda_channel_norm_back(n, 0, sums, &stats);
 }
@@ -168,7 +204,7 @@ static oar_status check_batch_norm(oar_tape *tape, const given *g)
             in[count++] = all[i];
     OARI_TRY(oari_check_inputs("batch_norm", tape, count, in));
     if (g->merge != NULL && oari_device_of(x).kind != OAR_CPU &&
-        (g->merge->moments_on == NULL || g->merge->sums_on == NULL))
+        (g->merge->parts == NULL || g->merge->gather_on == NULL))
         return oari_fail(OAR_E_DEVICE,
                          "batch_norm of %s on %s: what merges its statistics "
                          "has no functions for GPUs",
@@ -290,15 +326,20 @@ static const oari_array *array_or_null(const oar_tensor *t, oari_array *a)
 static oar_status find_stats(oari_pool *pool, const given *g,
                              const oari_array *x, const oar_tensor *stats)
 {
-    oari_array to = oari_array_of(stats);
-    oar_span span = { .data = oari_array_data(&to),
-                      .count = (size_t)stats->count,
-                      .dtype = OAR_F64,
-                      .device = to.device };
+    oari_array to = oari_array_of(stats), parts;
+    oar_tensor *all = NULL;
+    oar_status status;
 
     OARI_TRY(oari_cuda_channel_moments(pool, &to, x, 0));
-    return g->merge != NULL ? g->merge->moments_on(g->merge->arg, span)
-                            : OAR_OK;
+    if (g->merge == NULL)
+        return OAR_OK;
+    status = gather_parts(pool, g->merge, 0, &to, &all);
+    if (status == OAR_OK) {
+        parts = oari_array_of(all);
+        status = oari_cuda_merge_moments(&to, &parts);
+    }
+    oari_tensor_drop(pool, all);
+    return status;
 }
 
 /* stats: NULL outside of training. */

@@ -6,6 +6,8 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "tensor/cpu/arith.h"
+#include "device/cuda/index_error.h"
+#include "tensor/cuda/order.h"
 #include "tensor/operands.h"
 #include "tensor/cpu/walk.h"
 
@@ -30,37 +32,42 @@ static void range_row(const oari_walk_row *row, void *arg)
     }
 }
 
-static oar_status check_range(const char *name, const oar_tensor *a, int dim,
-                              const oar_tensor *index)
+/* Checks the numbers of an index. On a GPU that is done there, and *checked is a
+ * copy in which the bad ones are 0: the next call that waits has the error.
+ * Else *checked is the index. Gives a reference. */
+static oar_status check_range(oar_tape *tape, const char *name, int op,
+                              const oar_tensor *a, int dim, oar_tensor *index,
+                              oar_tensor **checked)
 {
-    oari_array numbers = oari_array_of(index);
+    oari_array numbers = oari_array_of(index), to;
     const oari_array *array = &numbers;
     range r = { 0, -1 };
     int64_t size = a->at.shape.dim[dim];
-    oar_tensor *copy = NULL;
-    oar_status status;
 
-    if (numbers.device.kind != OAR_CPU) { /* waits for the GPU */
-        copy = oari_tensor_make(NULL, OAR_I64, index->at.shape);
-        if (copy == NULL)
-            return OAR_E_NOMEM;
-        status = oar_tensor_copy(copy, index);
-        if (status != OAR_OK) {
-            oar_tensor_release(copy);
-            return status;
-        }
-        numbers = oari_array_of(copy);
+    if (numbers.device.kind != OAR_CPU && (size > 0 || index->count == 0)) {
+        oari_pool *pool = oari_tape_pool(tape);
+
+        *checked =
+            oari_tensor_make_on(pool, numbers.device, OAR_I64, index->at.shape);
+        if (*checked == NULL)
+            return oar_last_error()->status;
+        to = oari_array_of(*checked);
+        *checked = oari_settle(
+            pool, *checked, oari_cuda_checked_index(&to, &numbers, op, size));
+        return *checked != NULL ? OAR_OK : oar_last_error()->status;
     }
-    oari_walk(index->at.shape, 1, &array, range_row, &r);
-    oar_tensor_release(copy);
-    if (r.least >= 0 && r.most < size)
+    if (numbers.device.kind == OAR_CPU)
+        oari_walk(index->at.shape, 1, &array, range_row, &r);
+    if (r.least >= 0 && r.most < size && numbers.device.kind == OAR_CPU) {
+        *checked = oar_tensor_retain(index);
         return OAR_OK;
+    }
     return oari_fail(OAR_E_ARG,
                      "%s of dim %d of %s by index %s: it has %lld, which is no "
                      "place there",
                      name, dim, oari_shape_text(a->at.shape).text,
                      oari_shape_text(index->at.shape).text,
-                     (long long)(r.least < 0 ? r.least : r.most));
+                     (long long)(r.least < 0 || size == 0 ? r.least : r.most));
 }
 
 static oar_status check_index(const char *name, const oar_tensor *a, int *dim,
@@ -110,10 +117,25 @@ static oar_status pick_back(oari_node *node, int i, const oari_array *to,
     return oari_operands_finish(&operands);
 }
 
+/* Takes the references to out, which may be NULL, and to the index. */
+static oar_tensor *emit_pick(oar_tape *tape, const oari_op_class *op,
+                             oar_tensor *out, oar_tensor *a, oar_tensor *index,
+                             int dim)
+{
+    out = oari_emit(tape, out,
+                    &(oari_node_record){ .op = op,
+                                         .inputs = 1,
+                                         .input = { a },
+                                         .saved = { [INDEX] = index },
+                                         .extra = { .dims = { dim, 0 } } });
+    oari_tensor_drop(oari_tape_pool(tape), index);
+    return out;
+}
+
 oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
                              oar_tensor *index)
 {
-    oar_tensor *out;
+    oar_tensor *out, *checked;
     oari_array to, from, numbers;
     oar_shape shape;
 
@@ -128,25 +150,22 @@ oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
                   oari_shape_text(index->at.shape).text);
         return NULL;
     }
-    if (check_range("index_select", a, dim, index) != OAR_OK)
+    if (check_range(tape, "index_select", OARI_INDEX_SELECT, a, dim, index,
+                    &checked) != OAR_OK)
         return NULL;
     shape = a->at.shape;
     shape.dim[dim] = index->count;
     out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), a->dtype,
                               shape);
-    if (out == NULL)
-        return NULL;
-    to = oari_array_of(out);
-    from = oari_array_of(a);
-    numbers = oari_array_of(index);
-    if (OARI_KERNEL(&to, index_select, &to, &from, dim, &numbers) != OAR_OK)
-        return oari_abandon(tape, out);
-    return oari_emit(tape, out,
-                     &(oari_node_record){ .op = &index_select_op,
-                                          .inputs = 1,
-                                          .input = { a },
-                                          .saved = { [INDEX] = index },
-                                          .extra = { .dims = { dim, 0 } } });
+    if (out != NULL) {
+        to = oari_array_of(out);
+        from = oari_array_of(a);
+        numbers = oari_array_of(checked);
+        out = oari_settle(
+            oari_tape_pool(tape), out,
+            OARI_KERNEL(&to, index_select, &to, &from, dim, &numbers));
+    }
+    return emit_pick(tape, &index_select_op, out, a, checked, dim);
 }
 
 /* ---- take_along ---------------------------------------------------------- */
@@ -166,34 +185,31 @@ static oar_status check_within(const char *name, const oar_tensor *a, int *dim,
                          "within",
                          name, *dim, oari_shape_text(a->at.shape).text,
                          oari_shape_text(index->at.shape).text);
-    return check_range(name, a, *dim, index);
+    return OAR_OK;
 }
 
 oar_tensor *oar_take_along(oar_tape *tape, oar_tensor *a, int dim,
                            oar_tensor *index)
 {
-    oar_tensor *out;
+    oar_tensor *out, *checked;
     oari_array to, from, numbers;
 
     if (oari_check_inputs("take_along", tape, 2,
                           (oar_tensor *[]){ a, index }) != OAR_OK ||
-        check_within("take_along", a, &dim, index) != OAR_OK)
+        check_within("take_along", a, &dim, index) != OAR_OK ||
+        check_range(tape, "take_along", OARI_INDEX_GATHER, a, dim, index,
+                    &checked) != OAR_OK)
         return NULL;
     out = oari_tensor_make_on(oari_tape_pool(tape), oari_device_of(a), a->dtype,
                               index->at.shape);
-    if (out == NULL)
-        return NULL;
-    to = oari_array_of(out);
-    from = oari_array_of(a);
-    numbers = oari_array_of(index);
-    if (OARI_KERNEL(&to, gather, &to, &from, dim, &numbers) != OAR_OK)
-        return oari_abandon(tape, out);
-    return oari_emit(tape, out,
-                     &(oari_node_record){ .op = &take_along_op,
-                                          .inputs = 1,
-                                          .input = { a },
-                                          .saved = { [INDEX] = index },
-                                          .extra = { .dims = { dim, 0 } } });
+    if (out != NULL) {
+        to = oari_array_of(out);
+        from = oari_array_of(a);
+        numbers = oari_array_of(checked);
+        out = oari_settle(oari_tape_pool(tape), out,
+                          OARI_KERNEL(&to, gather, &to, &from, dim, &numbers));
+    }
+    return emit_pick(tape, &take_along_op, out, a, checked, dim);
 }
 
 /* ---- scatter_add --------------------------------------------------------- */
@@ -254,21 +270,25 @@ oar_tensor *oar_tensor_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
                                    oar_tensor *index, oar_tensor *source)
 {
     oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *out;
+    oar_tensor *out, *checked;
     oari_operands operands = { .pool = pool };
     oari_array to, from, numbers, more;
     const oari_array *y = &to;
     const oari_array *s = &more;
 
-    if (check_scatter_add(tape, a, &dim, index, source) != OAR_OK)
+    if (check_scatter_add(tape, a, &dim, index, source) != OAR_OK ||
+        check_range(tape, "scatter_add", OARI_INDEX_SCATTER, a, dim, index,
+                    &checked) != OAR_OK)
         return NULL;
     out = oari_tensor_make_on(pool, oari_device_of(a), a->dtype, a->at.shape);
-    if (out == NULL)
+    if (out == NULL) {
+        oari_tensor_drop(pool, checked);
         return NULL;
+    }
     /* out = a, with source added. Halves are added in f32 and rounded once. */
     to = oari_array_of(out);
     from = oari_array_of(a);
-    numbers = oari_array_of(index);
+    numbers = oari_array_of(checked);
     more = oari_array_of(source);
     operands.status = OARI_KERNEL(&to, copy, &to, &from);
     if (oari_dtype_is_half(a->dtype)) {
@@ -277,15 +297,14 @@ oar_tensor *oar_tensor_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
     }
     if (operands.status == OAR_OK)
         operands.status = OARI_KERNEL(y, scatter_add, y, dim, &numbers, s);
-    if (oari_operands_finish(&operands) != OAR_OK) {
-        oari_tensor_drop(pool, out);
-        return NULL;
-    }
-    return oari_emit(
+    out = oari_settle(pool, out, oari_operands_finish(&operands));
+    out = oari_emit(
         tape, out,
         &(oari_node_record){ .op = &scatter_add_op,
                              .inputs = 2,
                              .input = { [BASE] = a, [SOURCE] = source },
-                             .saved = { [INDEX] = index },
+                             .saved = { [INDEX] = checked },
                              .extra = { .dims = { dim, 0 } } });
+    oari_tensor_drop(pool, checked);
+    return out;
 }

@@ -13,7 +13,9 @@ static const oari_op_class sort_op = { .name = "sort",
 static oar_tensor *sort_rows(oari_pool *pool, oar_tensor *a, int dim,
                              int descending)
 {
-    int64_t room = oari_sort_scratch(a->at.shape.dim[dim]);
+    int64_t room = oari_device_of(a).kind == OAR_CPU
+                       ? oari_sort_scratch(a->at.shape.dim[dim])
+                       : 0; /* GPUs take their own */
     oar_tensor *rows = oari_rows_of_dim(pool, a, dim), *scratch, *order = NULL;
     oari_array to, from;
 

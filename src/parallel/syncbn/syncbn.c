@@ -92,6 +92,33 @@ static oar_status merge_sums(void *arg, int64_t count, double *sum)
     return OAR_OK;
 }
 
+/* ---- on a GPU ------------------------------------------------------------ */
+
+static int count_parts(void *arg)
+{
+    const oari_sync_layer *l = arg;
+
+    return oar_group_size(l->shared->group);
+}
+
+static double part_weight(void *arg)
+{
+    const oari_sync_layer *l = arg;
+
+    return l->shared->weight;
+}
+
+static oar_status gather_on(void *arg, int sums, oar_span mine, oar_span all)
+{
+    const oari_sync_layer *l = arg;
+    int64_t channels = (int64_t)mine.count / 2; /* moments have one more */
+
+    OARI_TRY(oari_syncbn_announce(l, sums ? OARI_SYNC_SUMS : OARI_SYNC_MOMENTS,
+                                  channels));
+    return oar_all_gather(l->shared->group, mine, all,
+                          OAR_OPTS(oar_call_opts, .label = "batch norm"), NULL);
+}
+
 oari_sync_layer *oari_sync_layer_of(const oar_module *module)
 {
     const oar_batch_norm_merge *merge = oar_batch_norm_merge_of(module);
@@ -131,8 +158,12 @@ static oar_status convert_layer(oar_module *module, oari_sync_group *c)
     atomic_fetch_add(&c->layers, 1);
     status = oar_batch_norm_merge_by(
         module,
-        &(oar_batch_norm_merge){
-            .arg = l, .moments = merge_moments, .sums = merge_sums },
+        &(oar_batch_norm_merge){ .arg = l,
+                                 .moments = merge_moments,
+                                 .sums = merge_sums,
+                                 .parts = count_parts,
+                                 .gather_on = gather_on,
+                                 .weight = part_weight },
         drop_layer);
     if (status != OAR_OK)
         drop_layer(l);

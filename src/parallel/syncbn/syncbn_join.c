@@ -109,7 +109,9 @@ static oar_status norm_nothing(oar_module *layer, int64_t channels)
     if (some == NULL)
         some = oar_module_buffer(layer, 0);
     shape.ndim = 2 + oar_batch_norm_dims(layer);
-    x = oar_empty(NULL, some != NULL ? oar_tensor_dtype(some) : OAR_F32, shape);
+    x = some != NULL ? oar_empty_on(NULL, oar_tensor_device(some),
+                                    oar_tensor_dtype(some), shape)
+                     : oar_empty(NULL, OAR_F32, shape);
     oar_module_train(layer, 1);
     if (x != NULL)
         y = oar_forward(NULL, layer, x);
@@ -121,17 +123,38 @@ static oar_status norm_nothing(oar_module *layer, int64_t channels)
     return OAR_OK;
 }
 
-/* The gradients of an empty batch sum to zero. */
+/* The gradients of an empty batch sum to zero. On a GPU what others sum is not
+ * needed here. */
 static oar_status sum_nothing(const oar_module *layer, int64_t channels)
 {
     const oar_batch_norm_merge *merge = oar_batch_norm_merge_of(layer);
-    double *none = oari_alloc((size_t)(2 * channels) + 1, sizeof *none);
+    oar_tensor *some = oar_module_param(layer, 0), *none, *there, *all;
+    oar_shape shape = OAR_SHAPE(2 * channels);
+    oar_span mine, parts;
     oar_status status;
 
+    if (some == NULL)
+        some = oar_module_buffer(layer, 0);
+    none = oar_zeros(NULL, OAR_F64, shape);
     if (none == NULL)
         return OAR_E_NOMEM;
-    status = merge->sums(merge->arg, 2 * channels, none);
-    oari_free(none);
+    if (some == NULL || oar_tensor_device(some).kind == OAR_CPU) {
+        status = merge->sums(merge->arg, 2 * channels, oar_tensor_data(none));
+        oar_tensor_release(none);
+        return status;
+    }
+    shape.dim[0] *= merge->parts(merge->arg);
+    there = oar_to(NULL, none, oar_tensor_device(some));
+    all = oar_empty_on(NULL, oar_tensor_device(some), OAR_F64, shape);
+    status = there != NULL && all != NULL ? oar_tensor_span(there, &mine)
+                                          : oar_last_error()->status;
+    if (status == OAR_OK)
+        status = oar_tensor_span(all, &parts);
+    if (status == OAR_OK)
+        status = merge->gather_on(merge->arg, 1, mine, parts);
+    oar_tensor_release(none);
+    oar_tensor_release(there);
+    oar_tensor_release(all);
     return status;
 }
 

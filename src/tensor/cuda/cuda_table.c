@@ -2,6 +2,7 @@
 /* cuda_table: the kernels that GPUs have. */
 #include "tensor/cuda/cuda_kernels.h"
 #include "tensor/cuda/cuda_windows.h"
+#include "tensor/cuda/order.h"
 
 const oari_kernel_table oari_cuda_kernels = {
     .async = 1,
@@ -38,6 +39,8 @@ const oari_kernel_table oari_cuda_kernels = {
     .var_back = oari_cuda_var_back,
     .argmax = oari_cuda_argmax,
     .argmin = oari_cuda_argmin,
+    .topk = oari_cuda_topk,
+    .sort = oari_cuda_sort,
     .cumsum = oari_cuda_cumsum,
     .index_select = oari_cuda_index_select,
     .index_add = oari_cuda_index_add,
