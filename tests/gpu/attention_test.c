@@ -145,6 +145,7 @@ GPU_TEST(halves_are_as_on_the_cpu)
         { 2, 2, 40, 40, 64, 1 },  { 2, 1, 33, 70, 64, 0 },
         { 1, 1, 70, 140, 64, 1 }, { 1, 1, 140, 33, 64, 1 },
         { 1, 1, 37, 37, 128, 1 }, { 2, 1, 20, 66, 128, 0 },
+        { 1, 1, 130, 20, 64, 1 }, { 1, 1, 20, 260, 64, 1 },
     };
 
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
@@ -160,6 +161,39 @@ GPU_TEST(halves_are_as_on_the_cpu)
                       .opts = oar_attention_opts_init() };
 
         p.opts.causal = n[5];
+        RANK_CHECK(agrees(&p));
+    }
+    return 0;
+}
+
+/* On a GPU only: long enough for every path of its kernels, where the stand-in
+ * would take minutes. */
+GPU_TEST(long_sequences_are_as_on_the_cpu)
+{
+    static const int shape[][7] = {
+        /* outer, heads, of k and v, t, s, d, causal */
+        { 1, 2, 2, 700, 700, 64, 1 },  { 1, 2, 1, 333, 517, 64, 0 },
+        { 1, 2, 2, 129, 640, 64, 1 },  { 1, 1, 1, 897, 897, 64, 1 },
+        { 1, 2, 1, 517, 333, 128, 1 }, { 1, 2, 2, 300, 300, 128, 0 },
+        { 70, 2, 2, 257, 257, 64, 1 }, { 70, 2, 1, 200, 130, 128, 1 },
+        { 180, 3, 3, 300, 70, 64, 1 },
+    };
+
+    if (!gpu_is_real())
+        return 0;
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
+        const int *n = shape[i];
+        problem p = { .dtype = i % 2 ? OAR_F16 : OAR_BF16,
+                      .outer = n[0],
+                      .heads = n[1],
+                      .kv_heads = n[2],
+                      .t = n[3],
+                      .s = n[4],
+                      .d = n[5],
+                      .e = n[5],
+                      .opts = oar_attention_opts_init() };
+
+        p.opts.causal = n[6];
         RANK_CHECK(agrees(&p));
     }
     return 0;
@@ -219,6 +253,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(halves_are_as_on_the_cpu),
+        cmocka_unit_test(long_sequences_are_as_on_the_cpu),
         cmocka_unit_test(any_width_and_dtype_is_as_on_the_cpu),
         cmocka_unit_test(masks_and_dropout_are_as_on_the_cpu),
     };

@@ -182,6 +182,10 @@ enum {
        unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,  \
        unsigned shared_bytes, oari_cu_stream stream, void **parameters,        \
        void **extra))                                                          \
+    X(TensorMapEncodeTiled, cuTensorMapEncodeTiled,                            \
+      (void *map, int type, unsigned rank, void *memory, const uint64_t *dims, \
+       const uint64_t *strides, const uint32_t *box, const uint32_t *steps,    \
+       int interleave, int swizzle, int promotion, int fill))                  \
     X(LaunchHostFunc, cuLaunchHostFunc,                                        \
       (oari_cu_stream stream, void (*fn)(void *arg), void *arg))               \
     X(StreamBeginCapture, cuStreamBeginCapture_v2,                             \

@@ -42,4 +42,35 @@ typedef struct oari_cuda_attention {
     int64_t all_heads, first_head;
 } oari_cuda_attention;
 
+/* How a GPU's engine for copies finds tiles of an operand: the driver makes it
+ * (CUtensorMap). */
+typedef struct oari_cuda_map {
+#ifdef __cplusplus
+    alignas(128)
+#else
+    _Alignas(128)
+#endif
+        uint64_t opaque[16];
+} oari_cuda_map;
+
+/* What a block of those kernels takes, by the width of a head: dynamic shared
+ * memory in bytes, threads and queries forward; the same backward. */
+#define OARI_ATTEND_90_SHARED(width)  ((width) == 64 ? 130 << 10 : 194 << 10)
+#define OARI_ATTEND_90_THREADS(width) ((width) == 64 ? 640 : 384)
+#define OARI_ATTEND_90_ROWS(width)    ((width) == 64 ? 256 : 128)
+#define OARI_ATTEND_90_KEYS(width)    ((width) == 64 ? 64 : 128)
+#define OARI_BACK_90_SHARED(width)    ((width) == 64 ? 196 << 10 : 227 << 10)
+#define OARI_BACK_90_THREADS(width)   ((width) == 64 ? 512 : 384)
+enum { OARI_BACK_90_QUERIES = 64, OARI_BACK_90_KEYS = 128 };
+
+/* The argument of the kernels of attention_sm90a.cu, attention_back_sm90a.cu
+ * and attention_rows_sm90a.cu. */
+typedef struct oari_cuda_attention_90 {
+    oari_cuda_map q, k, v;
+    oari_cuda_map out; /* backward: the result's gradient */
+    oari_cuda_attention a;
+    int items; /* forward: of work, for all blocks together */
+    int pairs; /* forward: an item is a long and a short tile of queries */
+} oari_cuda_attention_90;
+
 #endif

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_attention: starts the kernels of attention on a GPU: those of
- * attention_mma.cu for halves with heads of 64 or 128, those of
- * attention_any.cu for everything else. This file has no state. */
+/* cuda_attention: starts the kernels of attention on a GPU: for halves with
+ * heads of 64 or 128 those for Hopper GPUs (cuda_attention_90.c) or those of
+ * attention_mma.cu, for everything else those of attention_any.cu. This file
+ * has no state. */
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device/cuda/cuda.h"
 #include "tensor/cuda/attention_job.h"
+#include "tensor/cuda/cuda_attention_90.h"
 #include "tensor/cuda/cuda_kernels.h"
 
 enum {
@@ -75,6 +77,8 @@ int64_t oari_cuda_attend_scratch(const oari_attention *a)
 
     if (rows == 0 || a->s == 0 || !is_back_for_mma(a))
         return rows;
+    if (oari_attend_90_is_for(a))
+        return oari_attend_90_scratch(a);
     return rows + count_parts(a) * a->outer * a->heads * count_tiles(a) *
                       tiles_of(a->d).queries * a->d;
 }
@@ -266,7 +270,8 @@ oar_status oari_cuda_attend(const oari_attention *a)
     if (a->outer * a->heads * a->t == 0)
         return OAR_OK;
     if (a->s > 0 && is_for_mma(a) && is_aligned(&a->out))
-        return attend_by_mma(a, &job);
+        return oari_attend_90_is_for(a) ? oari_attend_90(a, &job)
+                                        : attend_by_mma(a, &job);
     return attend_any(a, &job);
 }
 
@@ -278,6 +283,7 @@ oar_status oari_cuda_attend_back(const oari_attention *a)
     if (a->outer * a->heads * (a->t + a->s) == 0)
         return OAR_OK;
     if (a->s > 0 && a->t > 0 && is_back_for_mma(a))
-        return back_by_mma(a, &job);
+        return oari_attend_90_is_for(a) ? oari_attend_90_back(a, &job)
+                                        : back_by_mma(a, &job);
     return back_any(a, &job);
 }

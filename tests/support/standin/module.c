@@ -208,6 +208,18 @@ int cuFuncSetAttribute(oari_cu_function function, int attribute, int value)
     return OARI_CU_SUCCESS;
 }
 
+/* The stand-in has no kernels that use such maps. */
+int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *memory,
+                           const uint64_t *dims, const uint64_t *strides,
+                           const uint32_t *box, const uint32_t *steps,
+                           int interleave, int swizzle, int promotion, int fill)
+{
+    (void)map, (void)type, (void)rank, (void)memory, (void)dims;
+    (void)strides, (void)box, (void)steps;
+    (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    return CU_NOT_SUPPORTED;
+}
+
 /* Locked. */
 static int start(context *c, const standin_kernel *k, stream *s,
                  const standin_grid *grid, void **parameters)
