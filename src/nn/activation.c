@@ -4,7 +4,6 @@
 
 #include "base/status.h"
 #include "nn/build.h"
-#include "nn/module.h"
 
 #define ACTIVATION(fn)                                                      \
     static oar_tensor *fn##_forward(oar_tape *tape, oar_module *module,     \
@@ -54,21 +53,14 @@ static oar_activation kind_of(const oar_module *module)
     return OAR_ACTIVATION_DEFAULT;
 }
 
-static int is_plain(const oar_module *module)
-{
-    for (int moment = 0; moment < OARI_MOMENTS; moment++)
-        if (module->hooks[moment].first != NULL)
-            return 0;
-    return !oari_layer_is_open(module);
-}
-
 int oari_layers_fuse(const oar_module *linear, const oar_module *activation,
                      const oar_tensor *x)
 {
     return x != NULL && oar_tensor_device(x).kind == OAR_CUDA &&
-           oar_module_is(linear, &oari_linear_class) && is_plain(linear) &&
+           oar_module_is(linear, &oari_linear_class) &&
+           oari_layer_is_plain(linear) &&
            kind_of(activation) != OAR_ACTIVATION_DEFAULT &&
-           is_plain(activation);
+           oari_layer_is_plain(activation);
 }
 
 oar_tensor *oari_layers_fused(oar_tape *tape, const oar_module *linear,

@@ -95,6 +95,14 @@ int oari_layer_is_open(const oar_module *module)
     return 0;
 }
 
+int oari_layer_is_plain(const oar_module *module)
+{
+    for (int moment = 0; moment < OARI_MOMENTS; moment++)
+        if (module->hooks[moment].first != NULL)
+            return 0;
+    return !oari_layer_is_open(module);
+}
+
 void oari_layer_drop(oar_tape *tape, const oar_module *maker,
                      const oar_module *user, oar_tensor *x)
 {

@@ -44,9 +44,19 @@ void oari_layer_drop(oar_tape *tape, const oar_module *maker,
 /* Returns whether the module, or one below it, has maps or was replaced. */
 int oari_layer_is_open(const oar_module *module);
 
+/* Returns whether nobody outside the library can see that the module's forward
+ * is not called: it is not open and has no hooks. */
+int oari_layer_is_plain(const oar_module *module);
+
+/* Returns whether a layer norm of a sum with x may be one operation with the
+ * sum: on a GPU, and the module is plain. */
+int oari_norm_fuses(const oar_module *module, const oar_tensor *x);
+/* Returns norm of a + b, and gives a + b. */
+oar_tensor *oari_norm_of_sum(oar_tape *tape, oar_module *module, oar_tensor *a,
+                             oar_tensor *b, oar_tensor **sum);
+
 /* Returns whether a linear layer and the activation after it may be computed as
- * one operation on x: that is on a GPU, and neither module has a hook or a map
- * or was replaced. */
+ * one operation on x: that is on a GPU, and both modules are plain. */
 int oari_layers_fuse(const oar_module *linear, const oar_module *activation,
                      const oar_tensor *x);
 oar_tensor *oari_layers_fused(oar_tape *tape, const oar_module *linear,

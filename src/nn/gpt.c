@@ -18,44 +18,68 @@ static const double rotary_base = 10000, deviation = 0.02;
 
 enum { NORM1, ATTENTION, DROP1, NORM2, UP, ACTIVATION, DOWN, DROP2 };
 
-/* x plus what children first to last make of it, one after the other. What
- * flows between them is dropped once the next has seen it, up to the first
- * child that is open: those after it may pass on what it gave. */
-static oar_tensor *residual(oar_tape *tape, oar_module *module, int first,
-                            int last, oar_tensor *x)
-{
-    oar_module *child = NULL, *before;
-    oar_tensor *y = x;
-    int open = 0;
+/* What flows between the children of a block. */
+typedef struct flow {
+    oar_tensor *y;
+    oar_module *maker; /* of y; NULL: it came from outside */
+    int open;          /* y may be known outside, or be what came from there */
+} flow;
 
+/* Runs children first to last on what flows. That is dropped once the next has
+ * seen it, up to the first child that is open: those after it may pass on what
+ * it gave. */
+static void run_children(oar_tape *tape, oar_module *module, int first,
+                         int last, flow *f)
+{
     for (int i = first; i <= last; i++) {
+        oar_module *child = oar_module_child(module, i), *act;
         oar_tensor *next;
 
-        before = child;
-        child = oar_module_child(module, i);
-        if (i == UP &&
-            oari_layers_fuse(child, oar_module_child(module, ACTIVATION), y)) {
-            next = oari_layers_fused(tape, child,
-                                     oar_module_child(module, ACTIVATION), y);
-            child = oar_module_child(module, ++i);
+        act = i == UP ? oar_module_child(module, ACTIVATION) : NULL;
+        if (act != NULL && oari_layers_fuse(child, act, f->y)) {
+            next = oari_layers_fused(tape, child, act, f->y);
+            child = act;
+            i++;
         } else {
-            next = oar_forward(tape, child, y);
+            next = oar_forward(tape, child, f->y);
         }
-        open = open || oari_layer_is_open(child);
-        if (before != NULL && next != y && !open)
-            oari_layer_drop(tape, before, NULL, y);
-        y = next;
+        f->open = f->open || oari_layer_is_open(child);
+        if (f->maker != NULL && next != f->y && !f->open)
+            oari_layer_drop(tape, f->maker, NULL, f->y);
+        f->y = next;
+        f->maker = child;
     }
-    return y != x && !open ? oari_add_over(tape, x, y) : oar_add(tape, x, y);
+}
+
+/* x plus what was made of it. */
+static oar_tensor *add_residual(oar_tape *tape, oar_tensor *x, const flow *f)
+{
+    return f->y != x && !f->open ? oari_add_over(tape, x, f->y)
+                                 : oar_add(tape, x, f->y);
 }
 
 static oar_tensor *block_forward(oar_tape *tape, oar_module *module,
                                  oar_tensor *x)
 {
+    oar_module *norm = oar_module_child(module, NORM2);
+    oar_tensor *made;
+    flow f = { .y = x };
+
     if (tape == NULL)
         return oari_forward_alone(block_forward, module, x);
-    x = residual(tape, module, NORM1, DROP1, x);
-    return residual(tape, module, NORM2, DROP2, x);
+    run_children(tape, module, NORM1, DROP1, &f);
+    if (f.y != x && !f.open && oari_norm_fuses(norm, f.y)) {
+        made = f.y;
+        f = (flow){ .y = oari_norm_of_sum(tape, norm, x, made, &x),
+                    .maker = norm };
+        oari_tape_drop(tape, made);
+    } else {
+        x = add_residual(tape, x, &f);
+        f = (flow){ .y = x };
+        run_children(tape, module, NORM2, NORM2, &f);
+    }
+    run_children(tape, module, UP, DROP2, &f);
+    return add_residual(tape, x, &f);
 }
 
 static const oar_module_class block_class = { .size = sizeof block_class,

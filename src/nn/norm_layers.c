@@ -40,6 +40,22 @@ const oar_module_class oari_rms_norm_class = {
     .forward = rms_norm_forward,
 };
 
+int oari_norm_fuses(const oar_module *module, const oar_tensor *x)
+{
+    return x != NULL && oar_tensor_device(x).kind == OAR_CUDA &&
+           oar_module_is(module, &oari_layer_norm_class) &&
+           oari_layer_is_plain(module);
+}
+
+oar_tensor *oari_norm_of_sum(oar_tape *tape, oar_module *module, oar_tensor *a,
+                             oar_tensor *b, oar_tensor **sum)
+{
+    const norm *n = oar_module_self(module);
+
+    return oar_add_layer_norm(tape, a, b, oar_module_param(module, 0),
+                              oar_module_param(module, 1), n->eps, sum);
+}
+
 static oar_status create_norm(const oar_module_class *kind, int64_t width,
                               double eps, oar_dtype dtype, oar_module **module)
 {
