@@ -459,7 +459,9 @@ OAR_API oar_status oar_rpc_put_bytes(oar_rpc_message *message, const void *data,
 /* Appends an array of host memory, which is borrowed, not copied, until
  * drop(arg) is called, on any thread, when the message is destroyed; at once if
  * the array is small (4 KiB) and was copied. On failure drop is not called.
- * drop may be NULL. OAR_E_DEVICE for memory of a GPU. */
+ * drop may be NULL. Memory of a GPU is copied now into pinned memory, in the
+ * order of the device's current stream (oar_stream_current), for which the call
+ * waits; then it is dropped. OAR_E_DEVICE says why it cannot be. */
 OAR_API oar_status oar_rpc_put_span(oar_rpc_message *message, oar_span span,
                                     void (*drop)(void *arg), void *arg);
 
@@ -493,11 +495,23 @@ OAR_API oar_status oar_rpc_get_bytes(oar_rpc_message *message,
                                      const void **data, size_t *bytes);
 OAR_API oar_status oar_rpc_get_span(oar_rpc_message *message, oar_span *span);
 
+/* Copies the next array into memory of the caller, of the host or of a GPU: in
+ * the order of its current stream, and the message may be destroyed afterwards.
+ * OAR_E_SIZE and OAR_E_DTYPE if the span has other numbers; OAR_E_DEVICE says
+ * why that memory cannot be reached. Then the array stays the next. */
+OAR_API oar_status oar_rpc_get_into(oar_rpc_message *message, oar_span span);
+
 /* Gives a tensor (one reference) with the shape that was put; an array put by
  * oar_rpc_put_span has one dim. A large one that came from another rank is not
  * copied: it shares the memory it was received into, and keeps it. */
 OAR_API oar_status oar_rpc_get_tensor(oar_rpc_message *message,
                                       oar_tensor **tensor);
+
+/* The same, on a device: of a GPU it is a copy, in the order of the device's
+ * current stream. */
+OAR_API oar_status oar_rpc_get_tensor_on(oar_rpc_message *message,
+                                         oar_device device,
+                                         oar_tensor **tensor);
 
 OAR_END_DECLS
 

@@ -185,9 +185,9 @@ static void wrong_use_is_refused(void **state)
     assert_fails_with(oar_rpc_put_span(m, span, NULL, NULL), OAR_E_ARG,
                       "no memory");
     span.data = &number;
-    span.device.kind = OAR_CUDA;
+    span.device = (oar_device){ OAR_CUDA, 99 };
     assert_fails_with(oar_rpc_put_span(m, span, NULL, NULL), OAR_E_DEVICE,
-                      "GPU");
+                      "cannot take memory of cuda:99");
     assert_fails_with(oar_rpc_put_tensor(m, NULL), OAR_E_ARG, "no tensor");
     assert_fails_with(oar_rpc_get_i64(NULL, &number), OAR_E_ARG, "no message");
     assert_fails_with(oar_rpc_get_i64(m, NULL), OAR_E_ARG, "no place");

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include <oarsong/device.h>
 #include <oarsong/ops.h>
 
 #include "base/alloc.h"
@@ -245,6 +246,37 @@ static oar_status put_array(oar_rpc_message *m, const oar_span *span,
     return OAR_OK;
 }
 
+/* Appends an array of a GPU, by way of pinned memory, which the message keeps.
+ */
+static oar_status put_staged(oar_rpc_message *m, oar_span span, oar_shape shape)
+{
+    size_t bytes = span.count * oar_dtype_size(span.dtype);
+    oari_rpc_attached attached = { .drop = oar_pinned_free };
+    oar_device cpu = { OAR_CPU, 0 };
+    void *stream = oar_stream_current(span.device), *memory = NULL;
+    oar_status status = oar_pinned_alloc(bytes, &memory);
+    int inside = 1;
+
+    if (status == OAR_OK)
+        status =
+            oar_device_copy(memory, cpu, span.data, span.device, bytes, stream);
+    if (status == OAR_OK)
+        status = oar_stream_synchronize(span.device, stream);
+    if (status != OAR_OK && status != OAR_E_NOMEM)
+        status = oari_fail(
+            OAR_E_DEVICE, "a message cannot take memory of %s: %.300s",
+            oar_device_text(span.device).text, oar_last_error()->text);
+    if (status == OAR_OK) {
+        oar_span host = oar_span_of(memory, span.count, span.dtype);
+
+        attached.arg = memory;
+        status = put_array(m, &host, shape, &attached, &inside);
+    }
+    if (status != OAR_OK || inside)
+        oar_pinned_free(memory);
+    return status;
+}
+
 oar_status oar_rpc_put_span(oar_rpc_message *message, oar_span span,
                             void (*drop)(void *arg), void *arg)
 {
@@ -261,11 +293,13 @@ oar_status oar_rpc_put_span(oar_rpc_message *message, oar_span span,
                          : element == 0      ? "no such dtype"
                          : span.data == NULL ? "no memory"
                                              : "impossibly many elements");
-    if (span.device.kind != OAR_CPU)
-        return oari_fail(OAR_E_DEVICE, "rpc_put_span: memory of a GPU: put a "
-                                       "tensor, or copy it first");
-    OARI_TRY(
-        put_array(message, &span, oar_shape_of(1, &count), &attached, &inside));
+    if (span.device.kind != OAR_CPU) {
+        OARI_TRY(put_staged(message, span, oar_shape_of(1, &count)));
+        inside = 1;
+    } else {
+        OARI_TRY(put_array(message, &span, oar_shape_of(1, &count), &attached,
+                           &inside));
+    }
     if (inside && drop != NULL)
         drop(arg);
     return OAR_OK;
@@ -279,7 +313,6 @@ static void release_tensor(void *arg)
 oar_status oar_rpc_put_tensor(oar_rpc_message *message, oar_tensor *tensor)
 {
     oari_rpc_attached attached = { .drop = release_tensor };
-    oar_device cpu = { OAR_CPU, 0 };
     oar_tensor *own;
     oar_span span;
     oar_status status;
@@ -288,9 +321,7 @@ oar_status oar_rpc_put_tensor(oar_rpc_message *message, oar_tensor *tensor)
     if (message == NULL || tensor == NULL)
         return oari_fail(OAR_E_ARG, "rpc_put_tensor: no %s",
                          message == NULL ? "message" : "tensor");
-    if (oar_tensor_device(tensor).kind != OAR_CPU)
-        own = oar_to(NULL, tensor, cpu);
-    else if (!oar_tensor_is_contiguous(tensor))
+    if (!oar_tensor_is_contiguous(tensor))
         own = oar_contiguous(NULL, tensor);
     else
         own = oar_tensor_retain(tensor);
@@ -301,7 +332,9 @@ oar_status oar_rpc_put_tensor(oar_rpc_message *message, oar_tensor *tensor)
     if (status == OAR_OK && span.data == NULL && span.count > 0)
         status = oari_fail(OAR_E_STATE, "rpc_put_tensor: the tensor has no "
                                         "numbers now");
-    if (status == OAR_OK)
+    if (status == OAR_OK && span.device.kind != OAR_CPU)
+        status = put_staged(message, span, oar_tensor_shape(own));
+    else if (status == OAR_OK)
         status = put_array(message, &span, oar_tensor_shape(own), &attached,
                            &inside);
     if (status != OAR_OK || inside)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rpc: reading the values of a message, in their order. */
+#include <oarsong/device.h>
 #include <oarsong/ops.h>
 
 #include "base/status.h"
@@ -138,6 +139,69 @@ oar_status oar_rpc_get_tensor(oar_rpc_message *message, oar_tensor **tensor)
         return oar_last_error()->status;
     go_past(message, &v);
     *tensor = made;
+    return OAR_OK;
+}
+
+oar_status oar_rpc_get_tensor_on(oar_rpc_message *message, oar_device device,
+                                 oar_tensor **tensor)
+{
+    oar_tensor *host, *made;
+    oari_rpc_value v;
+    oar_span span;
+
+    if (device.kind == OAR_CPU)
+        return oar_rpc_get_tensor(message, tensor);
+    if (tensor == NULL)
+        return oari_fail(OAR_E_ARG, "rpc_get_tensor_on: no place for it");
+    OARI_TRY(look_at_next(message, OARI_RPC_ARRAY, &v));
+    span = oar_span_of(data_of(message, &v), v.bytes / oar_dtype_size(v.dtype),
+                       v.dtype);
+    host = v.dtype < OAR_DTYPE_COUNT
+               ? oar_from_data(NULL, v.dtype, v.shape, span.data)
+               : NULL;
+    made = host != NULL ? oar_to(NULL, host, device) : NULL;
+    oar_tensor_release(host);
+    if (v.dtype >= OAR_DTYPE_COUNT)
+        return oari_fail(OAR_E_DTYPE,
+                         "an array of %s is no tensor: read it into memory",
+                         oar_dtype_name(v.dtype));
+    if (made == NULL)
+        return oar_last_error()->status;
+    go_past(message, &v);
+    *tensor = made;
+    return OAR_OK;
+}
+
+oar_status oar_rpc_get_into(oar_rpc_message *message, oar_span span)
+{
+    oar_device cpu = { OAR_CPU, 0 };
+    oari_rpc_value v;
+    oar_status status;
+    size_t count;
+
+    OARI_TRY(look_at_next(message, OARI_RPC_ARRAY, &v));
+    count = v.bytes / oar_dtype_size(v.dtype);
+    if (span.dtype != v.dtype)
+        return oari_fail(OAR_E_DTYPE,
+                         "rpc_get_into: the array has %s, the memory %s",
+                         oar_dtype_name(v.dtype), oar_dtype_name(span.dtype));
+    if (span.count != count || (span.data == NULL && count > 0))
+        return oari_fail(OAR_E_SIZE,
+                         "rpc_get_into: the array has %zu elements, the memory "
+                         "%zu",
+                         count, span.data == NULL ? 0 : span.count);
+    status = oar_device_copy(
+        span.data, span.device, data_of(message, &v), cpu, v.bytes,
+        span.device.kind == OAR_CPU ? NULL : oar_stream_current(span.device));
+    if (status == OAR_OK && span.device.kind != OAR_CPU) /* it may be pinned */
+        status = oar_stream_synchronize(span.device,
+                                        oar_stream_current(span.device));
+    if (status != OAR_OK)
+        return oari_fail(OAR_E_DEVICE,
+                         "rpc_get_into: memory of %s cannot be written: %.300s",
+                         oar_device_text(span.device).text,
+                         oar_last_error()->text);
+    go_past(message, &v);
     return OAR_OK;
 }
 
