@@ -220,6 +220,33 @@ GPU_TEST(any_width_and_dtype_is_as_on_the_cpu)
     return 0;
 }
 
+GPU_TEST(short_sequences_are_as_on_the_cpu)
+{
+    static const int shape[][5] = {
+        /* t, s, d, e, causal */
+        { 64, 64, 32, 32, 1 },
+        { 5, 63, 3, 32, 0 },
+        { 33, 17, 32, 7, 1 },
+    };
+
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
+        const int *n = shape[i];
+        problem p = { .dtype = OAR_F32,
+                      .outer = 2,
+                      .heads = 2,
+                      .kv_heads = 2,
+                      .t = n[0],
+                      .s = n[1],
+                      .d = n[2],
+                      .e = n[3],
+                      .opts = oar_attention_opts_init() };
+
+        p.opts.causal = n[4];
+        RANK_CHECK(agrees(&p));
+    }
+    return 0;
+}
+
 GPU_TEST(masks_and_dropout_are_as_on_the_cpu)
 {
     problem p = { .dtype = OAR_F32,
@@ -255,6 +282,7 @@ int main(void)
         cmocka_unit_test(halves_are_as_on_the_cpu),
         cmocka_unit_test(long_sequences_are_as_on_the_cpu),
         cmocka_unit_test(any_width_and_dtype_is_as_on_the_cpu),
+        cmocka_unit_test(short_sequences_are_as_on_the_cpu),
         cmocka_unit_test(masks_and_dropout_are_as_on_the_cpu),
     };
 

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/cuda/attention_job.h: the argument of the kernels of attention_mma.cu
- * and attention_any.cu, for C and C++. */
+/* tensor/cuda/attention_job.h: the argument of the kernels of attention_mma.cu,
+ * attention_small.cu and attention_any.cu, for C and C++. */
 #ifndef OARI_TENSOR_CUDA_ATTENTION_JOB_H
 #define OARI_TENSOR_CUDA_ATTENTION_JOB_H
 
 #include <stdint.h>
 
-enum { OARI_ATTENTION_DIMS = 8 };
+enum {
+    OARI_ATTENTION_DIMS = 8,
+    OARI_SMALL_SIDE = 64, /* attention_small.cu: positions and width at most */
+    OARI_SMALL_WIDTH = 32,
+    OARI_SMALL_THREADS = 256
+};
 
 /* Where the heads of one operand lie: [outer, head, position, width], the last
  * without gaps. Strides in elements. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_attention: starts the kernels of attention on a GPU: for halves with
  * heads of 64 or 128 those for Hopper GPUs (cuda_attention_90.c) or those of
- * attention_mma.cu, for everything else those of attention_any.cu. This file
- * has no state. */
+ * attention_mma.cu, for short sequences of f32 those of attention_small.cu, for
+ * everything else those of attention_any.cu. This file has no state. */
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device/cuda/cuda.h"
@@ -209,6 +209,49 @@ static oar_status back_by_mma(const oari_attention *a, oari_cuda_attention *job)
     return start_mma(a, &parts, a->outer * a->heads * job->tiles, 0, job);
 }
 
+/* ---- short sequences of f32 ---------------------------------------------- */
+
+static int is_small(const oari_attention *a)
+{
+    return a->dtype == OAR_F32 && a->t > 0 && a->s > 0 &&
+           a->t <= OARI_SMALL_SIDE && a->s <= OARI_SMALL_SIDE &&
+           a->d <= OARI_SMALL_WIDTH && a->e <= OARI_SMALL_WIDTH &&
+           a->k.shared == 1 && a->mask.data == NULL && a->dropout == 0;
+}
+
+/* A block has a head; so many of its operands and of its matrices of scores are
+ * in shared memory. */
+static oar_status start_small(const oari_attention *a,
+                              oari_cuda_kernel_ref *kernel, unsigned operands,
+                              unsigned scores, oari_cuda_attention *job)
+{
+    oari_cuda_grid grid = { { (unsigned)(a->outer * a->heads), 1, 1 },
+                            { OARI_SMALL_THREADS, 1, 1 },
+                            (operands * (OARI_SMALL_WIDTH + 1) +
+                             scores * (OARI_SMALL_SIDE + 1)) *
+                                OARI_SMALL_SIDE * (unsigned)sizeof(float) };
+
+    return oari_cuda_start(a->device.index, kernel, &grid,
+                           oar_stream_current(a->device), (void *[]){ job });
+}
+
+static oar_status attend_small(const oari_attention *a,
+                               oari_cuda_attention *job)
+{
+    static oari_cuda_kernel_ref kernel = { .file = "attention_small",
+                                           .name = "oari_attend_small" };
+
+    return start_small(a, &kernel, 3, 1, job);
+}
+
+static oar_status back_small(const oari_attention *a, oari_cuda_attention *job)
+{
+    static oari_cuda_kernel_ref kernel = { .file = "attention_small",
+                                           .name = "oari_attend_small_back" };
+
+    return start_small(a, &kernel, 4, 2, job);
+}
+
 /* ---- everything else ----------------------------------------------------- */
 
 static oar_status start_any(const oari_attention *a, oari_cuda_kernel_ref of[2],
@@ -272,6 +315,8 @@ oar_status oari_cuda_attend(const oari_attention *a)
     if (a->s > 0 && is_for_mma(a) && is_aligned(&a->out))
         return oari_attend_90_is_for(a) ? oari_attend_90(a, &job)
                                         : attend_by_mma(a, &job);
+    if (is_small(a))
+        return attend_small(a, &job);
     return attend_any(a, &job);
 }
 
@@ -285,5 +330,7 @@ oar_status oari_cuda_attend_back(const oari_attention *a)
     if (a->s > 0 && a->t > 0 && is_back_for_mma(a))
         return oari_attend_90_is_for(a) ? oari_attend_90_back(a, &job)
                                         : back_by_mma(a, &job);
+    if (is_small(a))
+        return back_small(a, &job);
     return back_any(a, &job);
 }
