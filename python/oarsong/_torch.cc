@@ -5,7 +5,9 @@
  * Every operation is posted without waiting; a Work waits, and so do futures.
  * Tensors that are not contiguous are copied, and copied back when the
  * operation is done. Messages of failure are the library's. */
+#include <cstring>
 #include <mutex>
+#include <set>
 
 #include <torch/extension.h>
 #include <torch/version.h>
@@ -46,9 +48,13 @@ constexpr auto unset = std::chrono::milliseconds(-1);
 
 /* ---- failures ------------------------------------------------------------ */
 
+/* Programs that wait for "Timed out", as gloo says, find it. */
 std::string failure_text(const oar_error &error)
 {
-    return std::string(oar_status_name(error.status)) + ": " + error.text;
+    const char *open = error.status == OAR_E_TIMEOUT ? "Timed out (" : "";
+
+    return std::string(oar_status_name(error.status)) + ": " + open +
+           error.text + (*open != 0 ? ")" : "");
 }
 
 void check(oar_status status)
@@ -197,29 +203,45 @@ oar_reduce_op op_of(const c10d::ReduceOp &op, const at::Tensor &tensor)
 
 /* ---- works --------------------------------------------------------------- */
 
+/* Returns "oarsong:send" as the title of another name's group. It lives as long
+ * as the process, since profiles refer to it. */
+const char *title_of(const std::string &name, const char *title)
+{
+    static std::mutex lock;
+    static auto *titles = new std::set<std::string>;
+
+    if (name == "oarsong")
+        return title;
+    std::lock_guard<std::mutex> guard(lock);
+    return titles->insert(name + strchr(title, ':')).first->c_str();
+}
+
 /* The tensors of an operation as it sees them, and what to do at its end. */
 struct Memory {
     Tensors held;
+    Tensors given;                                         /* for profiles */
     std::vector<std::pair<at::Tensor, at::Tensor>> copies; /* to, from */
 
     /* The tensor that is read; a copy if it is not contiguous. */
-    at::Tensor in(const at::Tensor &given)
+    at::Tensor in(const at::Tensor &from)
     {
-        at::Tensor tensor = plain(given).contiguous();
+        at::Tensor tensor = plain(from).contiguous();
 
+        given.push_back(from);
         held.push_back(tensor);
         return tensor;
     }
     /* The tensor that is written, which the operation may also read. */
-    at::Tensor out(const at::Tensor &given)
+    at::Tensor out(const at::Tensor &to)
     {
-        at::Tensor tensor = plain(given);
+        at::Tensor tensor = plain(to);
 
         if (!tensor.is_contiguous()) {
             at::Tensor whole = tensor.contiguous();
             copies.emplace_back(tensor, whole);
             tensor = whole;
         }
+        given.push_back(to);
         held.push_back(tensor);
         return tensor;
     }
@@ -259,8 +281,9 @@ class Work : public c10d::Work
     /* Keeps the group, which must outlive the operation's handle. */
     Work(c10::intrusive_ptr<Base> group, OpType type, const char *title,
          Tensors result, Memory memory)
-        : c10d::Work(group->getRank(), type, title), group_(std::move(group)),
-          result_(std::move(result)), memory_(std::move(memory))
+        : c10d::Work(group->getRank(), type, title, memory.given),
+          group_(std::move(group)), result_(std::move(result)),
+          memory_(std::move(memory))
     {
         std::vector<c10::Device> devices;
 
@@ -425,9 +448,11 @@ std::vector<size_t> counts_of(const std::vector<int64_t> &splits,
 class Group : public Base
 {
   public:
-    Group(uintptr_t handle, int rank, int size, int64_t timeout_ms)
+    /* name: what operations are called in profiles: "oarsong:send". */
+    Group(uintptr_t handle, int rank, int size, int64_t timeout_ms,
+          const std::string &name)
         : Base(rank, size), group_(reinterpret_cast<oar_group *>(handle)),
-          timeout_(timeout_ms)
+          timeout_(timeout_ms), name_(name)
     {
     }
     ~Group() override
@@ -485,13 +510,13 @@ class Group : public Base
             ins.push_back(memory.in(inputs[i]));
             outs.push_back(memory.out(outputs.at(i)));
         }
-        return post_batch(
-            OpType::COALESCED, "oarsong:all_gather_coalesced", outputs,
-            std::move(memory), o.timeout, [&](auto &&call) {
-                for (size_t i = 0; i < ins.size(); i++)
-                    call(oar_all_gather_v_at, span_of(ins[i]), span_of(outs[i]),
-                         static_cast<const size_t *>(nullptr));
-            });
+        return post_batch(OpType::COALESCED, "oarsong:all_gather", outputs,
+                          std::move(memory), o.timeout, [&](auto &&call) {
+                              for (size_t i = 0; i < ins.size(); i++)
+                                  call(oar_all_gather_v_at, span_of(ins[i]),
+                                       span_of(outs[i]),
+                                       static_cast<const size_t *>(nullptr));
+                          });
     }
 
     WorkPtr reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
@@ -504,14 +529,14 @@ class Group : public Base
             ins.push_back(memory.in(inputs[i]));
             outs.push_back(memory.out(outputs.at(i)));
         }
-        return post_batch(
-            OpType::COALESCED, "oarsong:reduce_scatter_coalesced", outputs,
-            std::move(memory), o.timeout, [&](auto &&call) {
-                for (size_t i = 0; i < ins.size(); i++)
-                    call(oar_reduce_scatter_v_at, span_of(ins[i]),
-                         static_cast<const size_t *>(nullptr), span_of(outs[i]),
-                         op_of(o.reduceOp, outputs[i]));
-            });
+        return post_batch(OpType::COALESCED, "oarsong:reduce_scatter", outputs,
+                          std::move(memory), o.timeout, [&](auto &&call) {
+                              for (size_t i = 0; i < ins.size(); i++)
+                                  call(oar_reduce_scatter_v_at, span_of(ins[i]),
+                                       static_cast<const size_t *>(nullptr),
+                                       span_of(outs[i]),
+                                       op_of(o.reduceOp, outputs[i]));
+                          });
     }
 #endif
 
@@ -545,8 +570,11 @@ class Group : public Base
                       const c10d::AllreduceOptions &o) override
     {
         Memory memory;
-        oar_reduce_op op = op_of(o.reduceOp, only(tensors));
-        at::Tensor t = memory.out(only(tensors));
+
+        if (only(tensors).is_sparse())
+            return sparse_allreduce(tensors, o);
+        oar_reduce_op op = op_of(o.reduceOp, tensors[0]);
+        at::Tensor t = memory.out(tensors[0]);
 
         return post(OpType::ALLREDUCE, "oarsong:all_reduce", tensors,
                     std::move(memory), o.timeout, [&](auto &&call) {
@@ -563,9 +591,9 @@ class Group : public Base
 
         for (const at::Tensor &tensor : tensors)
             all.push_back(memory.out(tensor));
-        return post_batch(OpType::ALLREDUCE_COALESCED,
-                          "oarsong:all_reduce_coalesced", tensors,
-                          std::move(memory), o.timeout, [&](auto &&call) {
+        return post_batch(OpType::ALLREDUCE_COALESCED, "oarsong:all_reduce",
+                          tensors, std::move(memory), o.timeout,
+                          [&](auto &&call) {
                               for (size_t i = 0; i < all.size(); i++)
                                   call(oar_all_reduce_at, span_of(all[i]),
                                        op_of(o.reduceOp, tensors[i]));
@@ -638,8 +666,8 @@ class Group : public Base
             outs.push_back(memory.joined_out(parts, inputs[i]));
         }
         return post_batch(
-            OpType::ALLGATHER_COALESCED, "oarsong:all_gather_coalesced",
-            results, std::move(memory), o.timeout, [&](auto &&call) {
+            OpType::ALLGATHER_COALESCED, "oarsong:all_gather", results,
+            std::move(memory), o.timeout, [&](auto &&call) {
                 for (size_t i = 0; i < ins.size(); i++)
                     call(oar_all_gather_v_at, span_of(ins[i]), span_of(outs[i]),
                          static_cast<const size_t *>(nullptr));
@@ -782,19 +810,12 @@ class Group : public Base
 
     WorkPtr recv(Tensors &tensors, int from, int tag) override
     {
-        Memory memory;
-        at::Tensor t = memory.out(only(tensors));
-
-        return post(OpType::RECV, "oarsong:recv", tensors, std::move(memory),
-                    unset, [&](auto &&call) {
-                        return call(oar_recv_at, span_of(t), from,
-                                    int64_t(tag));
-                    });
+        return receive(tensors, from, tag, "oarsong:recv");
     }
 
     WorkPtr recvAnysource(Tensors &tensors, int tag) override
     {
-        return recv(tensors, OAR_ANY_SOURCE, tag);
+        return receive(tensors, OAR_ANY_SOURCE, tag, "oarsong:recvAnySource");
     }
 
     WorkPtr barrier(const c10d::BarrierOptions &o) override
@@ -826,6 +847,18 @@ class Group : public Base
         return c10::intrusive_ptr<Base>::unsafe_reclaim_from_nonowning(this);
     }
 
+    WorkPtr receive(Tensors &tensors, int from, int tag, const char *title)
+    {
+        Memory memory;
+        at::Tensor t = memory.out(only(tensors));
+
+        return post(OpType::RECV, title, tensors, std::move(memory), unset,
+                    [&](auto &&call) {
+                        return call(oar_recv_at, span_of(t), from,
+                                    int64_t(tag));
+                    });
+    }
+
     /* Makes a work of what `run` posts. It is given a function that calls one
      * of the library's with the call site before the arguments that it gets,
      * and options and a place for the handle behind them. */
@@ -834,8 +867,9 @@ class Group : public Base
                  std::chrono::milliseconds timeout, Run run)
     {
         Site site = site_of_caller();
-        auto work = c10::make_intrusive<Work>(
-            self(), type, title, std::move(result), std::move(memory));
+        auto work =
+            c10::make_intrusive<Work>(self(), type, title_of(name_, title),
+                                      std::move(result), std::move(memory));
         oar_call_opts opts = options(timeout);
         oar_work *handle = nullptr;
 
@@ -859,8 +893,9 @@ class Group : public Base
                        Run run)
     {
         Site site = site_of_caller();
-        auto work = c10::make_intrusive<Work>(
-            self(), type, title, std::move(result), std::move(memory));
+        auto work =
+            c10::make_intrusive<Work>(self(), type, title_of(name_, title),
+                                      std::move(result), std::move(memory));
         oar_call_opts opts = options(timeout);
         oar_work *handle = nullptr;
         oar_status failed = OAR_OK;
@@ -885,6 +920,56 @@ class Group : public Base
             work->end();
         else
             work->start(handle, work);
+        return work;
+    }
+
+    /* Gathers rows of all ranks, as many as counts has of each. */
+    at::Tensor gather_rows(const at::Tensor &rows, const at::Tensor &counts,
+                           const Site &site, const oar_call_opts &opts)
+    {
+        int64_t row = 1;
+        std::vector<size_t> parts;
+
+        for (int64_t i = 1; i < rows.dim(); i++)
+            row *= rows.size(i);
+        for (int r = 0; r < getSize(); r++)
+            parts.push_back(size_t(counts[r].item<int64_t>() * row));
+        std::vector<int64_t> shape = rows.sizes().vec();
+        shape[0] = counts.sum().item<int64_t>();
+        at::Tensor all = at::empty(shape, rows.options());
+        check(oar_all_gather_v_at(site.name(), site.line, group_, span_of(rows),
+                                  span_of(all), parts.data(), &opts, nullptr));
+        return all;
+    }
+
+    /* Adds up sparse tensors: every rank gets all indices and values. Waits
+     * for the others. */
+    WorkPtr sparse_allreduce(Tensors &tensors, const c10d::AllreduceOptions &o)
+    {
+        Site site = site_of_caller();
+        oar_call_opts opts = options(o.timeout);
+        auto work = c10::make_intrusive<Work>(
+            self(), OpType::ALLREDUCE, title_of(name_, "oarsong:all_reduce"),
+            tensors, Memory());
+        at::NoGradGuard no_grad;
+
+        TORCH_CHECK(o.reduceOp == c10d::ReduceOp::SUM && !tensors[0].is_cuda(),
+                    "oarsong: sparse tensors know sum, on the CPU: call "
+                    "to_dense() first");
+        at::Tensor mine = tensors[0].coalesce();
+        at::Tensor count = at::full({ 1 }, mine._nnz(), at::kLong);
+        at::Tensor counts = at::empty({ getSize() }, at::kLong);
+        check(oar_all_gather_v_at(site.name(), site.line, group_,
+                                  span_of(count), span_of(counts), nullptr,
+                                  &opts, nullptr));
+        at::Tensor at_rows =
+            gather_rows(mine._indices().t().contiguous(), counts, site, opts);
+        at::Tensor values =
+            gather_rows(mine._values().contiguous(), counts, site, opts);
+        tensors[0].copy_(
+            at::_sparse_coo_tensor_unsafe(at_rows.t(), values, mine.sizes())
+                .coalesce());
+        work->end();
         return work;
     }
 
@@ -923,6 +1008,7 @@ class Group : public Base
 
     oar_group *group_;
     std::chrono::milliseconds timeout_;
+    std::string name_;
     uint64_t sequence_ = 0;
 };
 
@@ -932,7 +1018,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module)
 {
     py::module::import("torch.distributed");
     py::class_<Group, Base, c10::intrusive_ptr<Group>>(module, "Group")
-        .def(py::init<uintptr_t, int, int, int64_t>())
+        .def(py::init<uintptr_t, int, int, int64_t, const std::string &>())
         .def("abort_with", &Group::abort_with,
              py::call_guard<py::gil_scoped_release>())
         .def("subset", &Group::subset, py::call_guard<py::gil_scoped_release>())

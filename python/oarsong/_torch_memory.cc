@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include <pthread.h>
@@ -29,7 +30,6 @@ namespace
 constexpr int bits = 64, steps = 4; /* size classes in each doubling */
 
 struct Block {
-    void *data;
     size_t bytes;
     int size_class;
     int generation; /* of the process that made it */
@@ -38,6 +38,7 @@ struct Block {
 struct Pool {
     std::mutex lock;
     std::array<std::vector<void *>, bits * steps> free;
+    std::unordered_map<void *, Block> used;
     std::atomic<size_t> least{ 0 }; /* 0: not in use */
     int generation = 0;
     Shared_stats stats = {};
@@ -80,28 +81,37 @@ void *take(int size_class, size_t bytes)
         p.stats.allocations++;
     }
     p.stats.used_bytes += bytes;
+    p.used[data] = Block{ bytes, size_class, p.generation };
     return data;
 }
 
-void give_back(void *context)
+/* Frees what the allocator gave. PyTorch calls this with memory of its own
+ * allocator as well, where it frees by the pointer alone. */
+void give_back(void *data)
 {
-    Block *block = static_cast<Block *>(context);
     Pool &p = pool();
-    std::lock_guard<std::mutex> guard(p.lock);
+    std::unique_lock<std::mutex> guard(p.lock);
+    auto found = p.used.find(data);
 
-    if (block->generation != p.generation) {
-        munmap(block->data, block->bytes); /* this child's copy */
-    } else {
-        p.stats.used_bytes -= block->bytes;
-        /* What an aborted operation might have touched is private. */
-        if (oar_shared_reachable(block->data, block->bytes)) {
-            p.free[size_t(block->size_class)].push_back(block->data);
-            p.stats.kept_bytes += block->bytes;
-        } else {
-            oar_shared_free(block->data);
-        }
+    if (found == p.used.end()) {
+        guard.unlock();
+        c10::GetDefaultCPUAllocator()->raw_deallocate(data);
+        return;
     }
-    delete block;
+    Block block = found->second;
+    p.used.erase(found);
+    if (block.generation != p.generation) {
+        munmap(data, block.bytes); /* this child's copy */
+        return;
+    }
+    p.stats.used_bytes -= block.bytes;
+    /* What an aborted operation might have touched is private. */
+    if (oar_shared_reachable(data, block.bytes)) {
+        p.free[size_t(block.size_class)].push_back(data);
+        p.stats.kept_bytes += block.bytes;
+    } else {
+        oar_shared_free(data);
+    }
 }
 
 struct Allocator : c10::Allocator {
@@ -120,6 +130,11 @@ struct Allocator : c10::Allocator {
         memcpy(to, from, bytes);
     }
 
+    c10::DeleterFnPtr raw_deleter() const override
+    {
+        return give_back;
+    }
+
     static c10::DataPtr make(size_t bytes)
     {
         size_t least = pool().least, rounded = 0;
@@ -130,9 +145,7 @@ struct Allocator : c10::Allocator {
         void *data = take(size_class, rounded);
         if (data == nullptr)
             return c10::GetDefaultCPUAllocator()->allocate(bytes);
-        return { data,
-                 new Block{ data, rounded, size_class, pool().generation },
-                 give_back, c10::Device(c10::DeviceType::CPU) };
+        return { data, data, give_back, c10::Device(c10::DeviceType::CPU) };
     }
 };
 

@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import os
 import secrets
+import shutil
 import socket
 import sys
 
@@ -41,6 +42,17 @@ def _headers():
                       "install")
 
 
+def _missing(include_paths):
+    """Returns what there is not, of what compiling needs."""
+    header = "torch/csrc/distributed/c10d/Work.hpp"
+    missing = [tool for tool in (os.environ.get("CXX", "c++"), "ninja")
+               if shutil.which(tool) is None]
+    if not any(os.path.exists(os.path.join(path, header))
+               for path in include_paths):
+        missing.append("PyTorch's headers")
+    return missing
+
+
 def _module(path, name):
     """Returns the extension in a file."""
     spec = importlib.util.spec_from_file_location(name, path)
@@ -64,9 +76,16 @@ def _build():
     name = "oarsong_torch"
     built = os.path.join(folder, "built")
     if not os.path.exists(built):
+        from torch.utils import cpp_extension  # slow, and it may print
+        missing = _missing(cpp_extension.include_paths())
+        if missing:
+            raise ImportError(
+                "oarsong.torch compiles its backend once, and there is no " +
+                " and no ".join(missing) + ": install what is missing (Debian: "
+                "g++ ninja-build libtorch-dev python3-dev). Without it, "
+                "oarsong.init() and oarsong.Group work on tensors as well.")
         print("oarsong: compiling the backend of torch.distributed, once for "
               "this PyTorch: about a minute", file=sys.stderr)
-        from torch.utils import cpp_extension  # slow, and it may print
         os.makedirs(folder, exist_ok=True)
         place = os.path.dirname(lib.path)
         cpp_extension.load(
@@ -83,6 +102,33 @@ def _build():
 _extension = _build()
 
 # ---- where the ranks meet --------------------------------------------------
+
+_LAUNCHERS = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+              ("PMI_RANK", "PMI_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+
+
+def _take_launcher():
+    """Sets what init_process_group reads for jobs of mpirun and srun, which
+    say it in other words. Ranks on several hosts need MASTER_ADDR as well."""
+    if "RANK" in os.environ:
+        return
+    for rank, size in _LAUNCHERS:
+        if rank in os.environ and size in os.environ:
+            os.environ["RANK"] = os.environ[rank]
+            os.environ["WORLD_SIZE"] = os.environ[size]
+            break
+    else:
+        return
+    job = "".join(os.environ.get(name, "") for name in
+                  ("PMIX_NAMESPACE", "PMI_ID", "SLURM_JOB_ID", "SLURM_STEP_ID",
+                   "OMPI_MCA_ess_base_jobid"))
+    port = 12288 + int(hashlib.sha256(job.encode()).hexdigest(), 16) % 16384
+    os.environ.setdefault("MASTER_ADDR", os.environ.get(
+        "SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"))
+    os.environ.setdefault("MASTER_PORT", str(port))
+
+
+_take_launcher()
 
 
 def _host():
@@ -132,7 +178,7 @@ def _world():
             not world.failed() else None)
 
 
-def _create(options, _):
+def _create(options, _, name="oarsong"):
     """Makes a group: some of the ranks of the world, or one that meets through
     PyTorch's store."""
     rank, size = options.group_rank, options.group_size
@@ -140,7 +186,8 @@ def _create(options, _):
     milliseconds = int(options.timeout.total_seconds() * 1000)
     world = _world() if ranks else None
     if world is not None and ranks == sorted(set(ranks)):
-        return _extension.Group(world.subset(ranks), rank, size, milliseconds)
+        return _extension.Group(world.subset(ranks), rank, size, milliseconds,
+                                name)
     meeting, secret = (_meet(options.store, rank, size) if size > 1 else
                        (None, None))
     fields = {}
@@ -150,7 +197,7 @@ def _create(options, _):
                           timeout=milliseconds / 1000, **fields)
     handle = group._handle.value
     group._handle = None  # the extension destroys it
-    return _extension.Group(handle, rank, size, milliseconds)
+    return _extension.Group(handle, rank, size, milliseconds, name)
 
 
 if int(torch.__version__.split(".", 1)[0]) >= 2:

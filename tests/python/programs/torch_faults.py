@@ -24,14 +24,14 @@ try:
             os.kill(os.getpid(), signal.SIGKILL)
         dist.all_reduce(torch.ones(3))  # mark: kill
     elif sys.argv[1] == "wrong":
-        for call in (lambda: dist.all_reduce(torch.ones(3).to_sparse()),
+        for call in (lambda: dist.broadcast(torch.ones(3).to_sparse(), 0),
                      lambda: dist.all_reduce(torch.ones(3, dtype=torch.cfloat),
                                              dist.ReduceOp.MAX),
                      lambda: dist.all_to_all_single(torch.ones(3),
                                                     torch.ones(3))):
             try:
                 call()
-            except RuntimeError as error:
+            except (RuntimeError, ValueError) as error:
                 print(f"said: {error}", flush=True)
         dist.barrier()
 except RuntimeError as error:

@@ -41,6 +41,8 @@ def placement():
     assert after["used_bytes"] < stats["used_bytes"]
     torch.empty(LARGE).resize_(3 * LARGE).fill_(1)
     torch.empty(LARGE).share_memory_()
+    heads = torch.randn(64, 64, 128)  # libraries below PyTorch take memory too
+    assert torch.bmm(heads, heads.transpose(1, 2)).isfinite().all()
 
 
 def child(tensor):
@@ -60,7 +62,8 @@ def forks():
     assert child(tensor) == 0
     assert (tensor == 7).all(), "the child has written to its parent's memory"
     rows = torch.arange(LARGE, dtype=torch.float32).view(-1, 1024)
-    loader = DataLoader(TensorDataset(rows), batch_size=64, num_workers=2)
+    loader = DataLoader(TensorDataset(rows), batch_size=64, num_workers=2,
+                        multiprocessing_context="fork")
     assert torch.equal(torch.cat([batch for batch, in loader]), rows)
 
 

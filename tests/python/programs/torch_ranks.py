@@ -40,7 +40,12 @@ def collectives():
     for dtype in (torch.float32, torch.float64, torch.float16, torch.int8,
                   torch.uint8, torch.int32, torch.int64):
         t = mine(dtype)
-        dist.all_reduce(t)
+        try:
+            dist.all_reduce(t)
+        except RuntimeError:  # not every gloo has every dtype
+            if backend == "oarsong":
+                raise
+            continue
         keep(f"all_reduce {dtype}", t)
     for op in ("SUM", "PRODUCT", "MIN", "MAX"):
         t = mine()
