@@ -3,8 +3,10 @@
  * between the two for comparison, on two ranks that it starts itself.
  *
  * Times are medians of round trips. "From sleep": both ranks have been idle for
- * three milliseconds before each call. Idle: how often the process of rank 1
- * has woken up while nobody called it, a second. */
+ * three milliseconds before each call. "Wake-up": a thread that sleeps is woken
+ * by the system after such a pause, without the library. "Mapped": an array in
+ * a window, of which the function reads the first and the last byte. Idle: how
+ * often the process of rank 1 has woken up while nobody called it, a second. */
 #include "bench.h"
 
 #include <inttypes.h>
@@ -16,6 +18,7 @@
 
 #include <oarsong/oarsong.h>
 
+#include "bench_wake.h"
 #include "tool.h"
 
 enum {
@@ -83,6 +86,19 @@ static oar_status take_array(void *arg, oar_rpc_call *call)
     return oar_rpc_get_span(oar_rpc_args(call), &span);
 }
 
+/* Reads the first and the last byte of an array that is mapped here. */
+static oar_status look_at_array(void *arg, oar_rpc_call *call)
+{
+    oar_span span;
+    oar_status status = oar_rpc_get_span(oar_rpc_args(call), &span);
+    const unsigned char *byte = span.data;
+
+    (void)arg;
+    if (status != OAR_OK)
+        return status;
+    return oar_rpc_put_i64(oar_rpc_reply(call), byte[0] + byte[span.count - 1]);
+}
+
 /* Wake-ups of this process in a second in which it does nothing. */
 static oar_status count_wakes(void *arg, oar_rpc_call *call)
 {
@@ -137,13 +153,16 @@ typedef struct calling {
     oar_rpc *rpc;
     const char *name;
     int64_t number;
-    oar_span array; /* of no bytes: the number is the argument */
+    oar_span array;     /* of no bytes: the number is the argument */
+    oar_window *window; /* in which it lies; NULL: it is sent */
 } calling;
 
 static oar_status make_args(const calling *c, oar_rpc_message **args)
 {
     oar_status status = oar_rpc_message_create(args);
 
+    if (status == OAR_OK && c->window != NULL)
+        status = oar_rpc_message_map(*args, c->window);
     if (status != OAR_OK)
         return status;
     return c->array.count > 0 ? oar_rpc_put_span(*args, c->array, NULL, NULL)
@@ -333,6 +352,46 @@ static oar_status measure_arrays(oar_rpc *rpc, const rpc_plan *p)
     return status;
 }
 
+/* An array that is mapped, at first and from then on. */
+static oar_status measure_mapped(oar_rpc *rpc, const rpc_plan *p)
+{
+    calling c = { .rpc = rpc, .name = "look_at_array" };
+    double began, us = 0;
+    oar_status status;
+
+    if (!is_wanted(p, "mapped array"))
+        return OAR_OK;
+    status = oar_window_alloc(p->large_bytes, &c.window);
+    if (status != OAR_OK)
+        return status;
+    c.array = oar_span_of(oar_window_data(c.window), p->large_bytes, OAR_U8);
+    memset(c.array.data, 1, p->large_bytes);
+    began = now_us();
+    status = call_once(&c);
+    if (status == OAR_OK)
+        printf("%-26s %4zu KiB %12.2f us\n", "mapped array, first call",
+               p->large_bytes >> 10, now_us() - began);
+    if (status == OAR_OK)
+        status = time_trips(call_once, &c, p->calls / 20 + 1, 0, &us);
+    if (status == OAR_OK)
+        printf("%-26s %4zu KiB %12.2f us\n", "mapped array",
+               p->large_bytes >> 10, us);
+    oar_window_release(c.window);
+    return status;
+}
+
+/* What a call from sleep is compared with. */
+static void measure_wakes(const rpc_plan *p)
+{
+    static const char *const text[] = { "wake-up by an eventfd",
+                                        "wake-up by a futex" };
+
+    for (int i = 0; i < 2; i++)
+        if (is_wanted(p, text[i]))
+            printf("%-36s %12.2f us\n", text[i],
+                   bench_wake_us(i, (unsigned)p->calls / 50 + 1, PAUSE_MS));
+}
+
 static oar_status measure_idle(oar_rpc *rpc, const rpc_plan *p)
 {
     oar_rpc_message *reply;
@@ -376,10 +435,13 @@ static oar_status measure(oar_rpc *rpc, const rpc_plan *p)
 
     if (status == OAR_OK)
         status = measure_rate(rpc, p);
+    measure_wakes(p);
     if (status == OAR_OK)
         status = measure_arrays(rpc, p);
     if (status == OAR_OK)
-        status = measure_idle(rpc, p);
+        status = measure_idle(rpc, p); /* while no window is kept */
+    if (status == OAR_OK)
+        status = measure_mapped(rpc, p);
     return status == OAR_OK ? show_times(rpc) : status;
 }
 
@@ -393,6 +455,9 @@ static oar_status register_all(oar_rpc *rpc, void *arg)
         { .name = "echo_pool", .fn = echo_number },
         { .name = "give_array", .fn = give_array },
         { .name = "take_array", .fn = take_array },
+        { .name = "look_at_array",
+          .fn = look_at_array,
+          .manner = OAR_RPC_INLINE },
         { .name = "count_wakes", .fn = count_wakes },
     };
     oar_status status = OAR_OK;

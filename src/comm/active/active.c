@@ -35,6 +35,11 @@ int oari_active_send(oar_group *group, int to, const void *data, size_t bytes)
     return sent;
 }
 
+void oari_active_stir(oar_group *group, int to)
+{
+    oari_engine_stir(group, to);
+}
+
 int oari_active_wait(oar_group *group, int (*is_done)(void *arg), void *arg,
                      int64_t until_ns)
 {

@@ -23,6 +23,7 @@
 enum {
     YIELD_NS = 50000,          /* before going to sleep */
     PATIENT_NS = 5000000,      /* the same in a patient group */
+    CALLER_NS = 200000,        /* where a peer may have to wake up to answer */
     GPU_YIELD_NS = 2000000,    /* where a GPU works, which wakes no thread */
     NAP_NS = 100000000,        /* longest sleep between two looks for faults */
     QUIET_NAP_NS = 1000000000, /* the same where everything wakes the thread */
@@ -477,7 +478,8 @@ static int sleep_on_backend(oar_group *g, const oari_goal *goal, int waited)
 
 /* What is posted from now on wakes this thread, and a wake-up that came early
  * is not lost: only what peers did needs another look. */
-static int sleep_on_shm(oar_group *g, const oari_goal *goal, int waited)
+static int sleep_on_shm(oar_group *g, const oari_goal *goal, int waited,
+                        idle *i)
 {
     int64_t until;
 
@@ -493,12 +495,16 @@ static int sleep_on_shm(oar_group *g, const oari_goal *goal, int waited)
     }
     if (!oari_engine_doze(g, g->shm->wait_fd, until))
         return 0;
+    oari_shm_awake(g->shm);
+    if (oari_drive_once(g)) /* what came is answered before all else */
+        *i = (idle){ 0 };
     oari_shm_rise(g->shm);
     return 1;
 }
 
 /* Sleeps on the links. Returns 0 if a user has the token now. */
-static int sleep_on_links(oar_group *g, const oari_goal *goal, int waited)
+static int sleep_on_links(oar_group *g, const oari_goal *goal, int waited,
+                          idle *i)
 {
     oari_engine *e = &g->engine;
     int kept;
@@ -507,7 +513,7 @@ static int sleep_on_links(oar_group *g, const oari_goal *goal, int waited)
     atomic_store(&e->driver_sleeps,
                  waited ? OARI_DRIVER_USER_SLEEPS : OARI_DRIVER_THREAD_SLEEPS);
     atomic_thread_fence(memory_order_seq_cst);
-    kept = g->shm != NULL ? sleep_on_shm(g, goal, waited)
+    kept = g->shm != NULL ? sleep_on_shm(g, goal, waited, i)
                           : sleep_on_backend(g, goal, waited);
     if (kept)
         atomic_store(&e->driver_sleeps, OARI_DRIVER_AWAKE);
@@ -522,10 +528,11 @@ static int be_idle(oar_group *g, idle *i, const oari_goal *goal)
     int waited = goal->work != NULL || goal->is_done != NULL;
     int64_t spin = waited || g->spare ? g->spin_ns : 0, now;
     /* a nap takes as long as several small operations of a GPU */
-    int64_t yield_ns = g->spin_ns == 0         ? YIELD_NS
-                       : waited && g->patient  ? PATIENT_NS
-                       : g->engine.on_gpu != 0 ? GPU_YIELD_NS
-                                               : YIELD_NS;
+    int64_t yield_ns = g->spin_ns == 0                  ? YIELD_NS
+                       : waited && g->patient           ? PATIENT_NS
+                       : waited && g->active.fn != NULL ? CALLER_NS
+                       : g->engine.on_gpu != 0          ? GPU_YIELD_NS
+                                                        : YIELD_NS;
 
     /* An external engine that can wake this thread works in threads of its own:
      * they need the cores on which this one would spin. */
@@ -533,6 +540,11 @@ static int be_idle(oar_group *g, idle *i, const oari_goal *goal)
         g->engine.on_gpu == 0) {
         oari_engine_look(g);
         oari_external_sleep(g, 0, nearest_deadline(g, waited));
+        return 1;
+    }
+    if (g->shm != NULL && g->shm->copying) { /* a part a round */
+        if (++i->passes % PASSES == 0)
+            oari_engine_look(g);
         return 1;
     }
     i->passes += g->engine.lane->exec.begun ? PASSES / LONG_PASSES : 1;
@@ -553,7 +565,7 @@ static int be_idle(oar_group *g, idle *i, const oari_goal *goal)
     else if (g->external.ops != NULL)
         oari_external_sleep(g, now - i->since, nearest_deadline(g, waited));
     else
-        return sleep_on_links(g, goal, waited);
+        return sleep_on_links(g, goal, waited, i);
     return 1;
 }
 

@@ -154,8 +154,8 @@ int oari_engine_doze(oar_group *group, int fd, int64_t until_ns)
         tell_users(e);
     else
         poll(wait, 2, oari_deadline_left_ms(until_ns));
-    if (eventfd_read(e->doze_fd, &drained) != 0)
-        drained = 0; /* it was something else */
+    if (wait[1].revents != 0 && eventfd_read(e->doze_fd, &drained) != 0)
+        drained = 0; /* another thread has read it */
     while (atomic_load(&e->dozing) == OARI_DOZE_ALONE &&
            !(kept = oari_engine_try_hold(group)))
         sched_yield();
@@ -409,6 +409,14 @@ void oari_engine_wake(oar_group *group)
         oari_shm_wake(group->shm);
     else if (group->backend->wake != NULL)
         group->backend->wake(group->self);
+}
+
+void oari_engine_stir(oar_group *group, int to)
+{
+    int rank = group->shm != NULL ? oari_shm_rank(group->shm, to) : -1;
+
+    if (rank >= 0 && rank != group->shm->rank)
+        oari_shm_stir(group->shm, rank);
 }
 
 /* ---- the engine's thread ------------------------------------------------- */

@@ -81,6 +81,8 @@ void oari_engine_tell(oar_group *group);
 void oari_engine_nudge(oar_group *group);
 /* Wakes the thread that drives, if it sleeps. Any thread may call this. */
 void oari_engine_wake(oar_group *group);
+/* Wakes a rank of this host that sleeps. Any thread. */
+void oari_engine_stir(oar_group *group, int to);
 /* Returns whether such a message waits (oar_backend_ops.peek), after a round of
  * driving. */
 int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,

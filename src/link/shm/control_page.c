@@ -326,6 +326,11 @@ void oari_shm_notify(oari_shm *shm, int rank)
     ring_if_sleeping(shm, rank);
 }
 
+void oari_shm_stir(oari_shm *shm, int rank)
+{
+    ring_if_sleeping(shm, rank);
+}
+
 void oari_shm_wake(oari_shm *shm)
 {
     ring_event(shm->event[shm->rank]);

@@ -138,6 +138,7 @@ struct oari_shm {
     size_t small_bytes, stage_bytes;
     int64_t spin_ns; /* 0: yield at once */
     int spare;       /* there are two cores for each rank */
+    int copying;     /* the next progress goes on with a copy */
     uint64_t sync_point;
     int arrived; /* ranks below this one have reached the sync point */
     int woken;   /* sleepers have been woken for it */
@@ -217,6 +218,8 @@ int oari_shm_has_completed_post(const oari_shm *shm, int rank, uint64_t number);
 
 /* Wakes a rank, if it sleeps, because there is something new for it. */
 void oari_shm_notify(oari_shm *shm, int rank);
+/* Wakes a rank that sleeps, before there is anything new for it. */
+void oari_shm_stir(oari_shm *shm, int rank);
 
 /* Wakes this rank's own driver. Any thread. */
 void oari_shm_wake(oari_shm *shm);

@@ -353,6 +353,9 @@ static oar_status read_queue(oari_shm_messages *m, shm_peer *p)
 
 oar_status oari_shm_messages_progress(oari_shm_messages *mail)
 {
+    int copying = 0;
+
+    mail->shm->copying = 0;
     if (mail->aborted != OAR_OK)
         return OAR_OK;
     for (int r = 0; r < mail->shm->ranks; r++) {
@@ -365,6 +368,7 @@ oar_status oari_shm_messages_progress(oari_shm_messages *mail)
         OARI_TRY(read_queue(mail, p));
         if (p->copying.first != NULL)
             copy_some(mail, p);
+        copying |= p->copying.first != NULL && !has_revoked(p);
         if (p->with.leftovers != NULL)
             oari_endpoint_sweep(&p->with, 0);
         /* Nobody waits for credit: without it messages are offered. */
@@ -372,6 +376,7 @@ oar_status oari_shm_messages_progress(oari_shm_messages *mail)
         if (atomic_load_explicit(p->shown_back, memory_order_relaxed) != back)
             atomic_store_explicit(p->shown_back, back, memory_order_relaxed);
     }
+    mail->shm->copying = copying;
     return mail->link.failed;
 }
 

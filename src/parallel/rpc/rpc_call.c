@@ -7,6 +7,7 @@
 #include "base/call_site.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "comm/active/active.h"
 #include "parallel/rpc/rpc_into.h"
 #include "parallel/rpc/rpc_stream.h"
 
@@ -306,6 +307,8 @@ static oar_status begin(const call_place *at, int to, const char *name,
 
     if (status == OAR_OK)
         status = check_call(rpc, to, name, args);
+    if (status == OAR_OK && rpc->net != NULL)
+        oari_active_stir(rpc->net->group, to);
     if (status == OAR_OK)
         status = begin_call(at, to, name, args, opts, on, &f);
     if (status != OAR_OK && f == NULL) {

@@ -26,6 +26,14 @@ int oari_rpc_rank_of(const oari_rpc_net *net, int rank_there)
 
 /* ---- driving ------------------------------------------------------------- */
 
+/* How often this thread waits by driving the net of an agent. */
+typedef struct waiting {
+    const oar_rpc *agent;
+    int count;
+} waiting;
+
+static _Thread_local waiting waits_here;
+
 /* Nets with one rank are driven by their engines' threads alone. */
 void oari_rpc_drive(oar_rpc *agent)
 {
@@ -38,11 +46,15 @@ int oari_rpc_wait_change(oar_rpc *agent, int64_t deadline_ns)
     return oari_cond_wait(&agent->changed, &agent->lock, deadline_ns);
 }
 
+/* What this thread waits for by driving, it asks for by itself after each
+ * message: only others have to be told. */
 void oari_rpc_tell(oar_rpc *agent)
 {
+    int mine = waits_here.agent == agent ? waits_here.count : 0;
+
     atomic_fetch_add(&agent->changes, 1);
     pthread_cond_broadcast(&agent->changed);
-    if (atomic_load(&agent->waits) > 0)
+    if (atomic_load(&agent->waits) > mine)
         oari_active_tell(agent->net->group);
 }
 
@@ -52,9 +64,14 @@ int oari_rpc_wait(oar_rpc *agent, int (*is_done)(void *arg), void *arg,
     int done = 0, in_time = 1;
 
     if (agent->net != NULL) {
+        waiting outer = waits_here;
+
+        waits_here.count = outer.agent == agent ? outer.count + 1 : 1;
+        waits_here.agent = agent;
         atomic_fetch_add(&agent->waits, 1);
         done = oari_active_wait(agent->net->group, is_done, arg, deadline_ns);
         atomic_fetch_sub(&agent->waits, 1);
+        waits_here = outer;
         return done;
     }
     pthread_mutex_lock(&agent->lock);
