@@ -91,8 +91,10 @@ static void copy_run(segment *s, size_t first, size_t end)
 {
     size_t page = page_size();
 
-    mmap(s->base + first * page, (end - first) * page, PROT_READ | PROT_WRITE,
-         MAP_PRIVATE | MAP_FIXED_NOREPLACE, s->fd, (off_t)(first * page));
+    /* Where that fails, touching it is a fault, as without a copy. */
+    (void)mmap(s->base + first * page, (end - first) * page,
+               PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED_NOREPLACE, s->fd,
+               (off_t)(first * page));
 }
 
 static void lock_before_fork(void)
