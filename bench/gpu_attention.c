@@ -5,8 +5,8 @@
  *
  * by default four shapes of GPT-2's size. Prints lines
  * attention,ours,SHAPE,forward ms,TFLOP/s,backward ms,TFLOP/s: medians of
- * 15 runs; 4 T T d FLOP a head forward, half of it if causal, and 2.5 times that
- * backward. gpu_attention_torch.py prints the same of PyTorch. */
+ * 15 runs; 4 T T d FLOP a head forward, half of it if causal, and 2.5 times
+ * that backward. gpu_attention_torch.py prints the same of PyTorch. */
 #include <stdio.h>
 
 #include "models.h"

@@ -452,11 +452,11 @@ typedef struct oar_batch_norm_merge {
                           double *mean, double *spread);
     /* In: sums over this batch; out: over all. */
     oar_status (*sums)(void *arg, int64_t count, double *sum);
-    /* (optional) For GPUs, without which a batch norm there is OAR_E_DEVICE: how
-     * many parts there are; and f64 numbers of all parts, in one order for all,
-     * from those of this one, moments or sums, on the thread's current stream. A
-     * part's sums are multiplied by its weight before, and divided by it when
-     * they have been added up; NULL: 1. */
+    /* (optional) For GPUs, without which a batch norm there is OAR_E_DEVICE:
+     * how many parts there are; and f64 numbers of all parts, in one order for
+     * all, from those of this one, moments or sums, on the thread's current
+     * stream. A part's sums are multiplied by its weight before, and divided by
+     * it when they have been added up; NULL: 1. */
     int (*parts)(void *arg);
     oar_status (*gather_on)(void *arg, int sums, oar_span mine, oar_span all);
     double (*weight)(void *arg);

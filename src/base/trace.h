@@ -116,7 +116,8 @@ _Static_assert(sizeof(oari_trace_event) == 32, "an event has 32 bytes");
 
 extern const char oari_trace_magic[8];
 
-/* Writes a duration in 32 bits, to 8 digits: 27 bits, shifted by the upper 5. */
+/* Writes a duration in 32 bits, to 8 digits: 27 bits, shifted by the upper 5.
+ */
 static inline uint32_t oari_trace_shorten(uint64_t ticks)
 {
     uint32_t shift = 0;

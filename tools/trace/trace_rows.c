@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trace_rows: which row of a time line an event is on, and what it is called. */
+/* trace_rows: which row of a time line an event is on, and what it is called.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -32,8 +32,8 @@ static void range_row(const oari_walk_row *row, void *arg)
     }
 }
 
-/* Checks the numbers of an index. On a GPU that is done there, and *checked is a
- * copy in which the bad ones are 0: the next call that waits has the error.
+/* Checks the numbers of an index. On a GPU that is done there, and *checked is
+ * a copy in which the bad ones are 0: the next call that waits has the error.
  * Else *checked is the index. Gives a reference. */
 static oar_status check_range(oar_tape *tape, const char *name, int op,
                               const oar_tensor *a, int dim, oar_tensor *index,

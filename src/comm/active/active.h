@@ -24,8 +24,8 @@ int oari_active_open(oar_group *group, oari_active_fn fn, void *arg);
  * Never blocks, and runs no functions. Any thread. */
 int oari_active_send(oar_group *group, int to, const void *data, size_t bytes);
 
-/* Wakes a rank that sleeps and is about to be sent to: to wake takes longer than
- * to make the message. Any thread. */
+/* Wakes a rank that sleeps and is about to be sent to: to wake takes longer
+ * than to make the message. Any thread. */
 void oari_active_stir(oar_group *group, int to);
 
 /* Blocks until is_done(arg), which must be quick and take no lock. Drives the

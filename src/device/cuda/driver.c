@@ -92,9 +92,12 @@ static oar_status find_symbols(const char *path, void *library)
 {
     void *symbol;
 
-#define X(field, name, parameters)                \
-    if ((symbol = dlsym(library, #name)) == NULL) \
-        return fail_missing_symbol(path, #name);  \
+    /* What only GPUs of the kind "Hopper" and later use is not in drivers of
+     * CUDA 11: without it their kernels are not chosen. */
+#define X(field, name, parameters)                    \
+    if ((symbol = dlsym(library, #name)) == NULL &&   \
+        strcmp(#name, "cuTensorMapEncodeTiled") != 0) \
+        return fail_missing_symbol(path, #name);      \
     memcpy(&driver.field, &symbol, sizeof driver.field);
     OARI_CUDA_SYMBOLS(X)
 #undef X

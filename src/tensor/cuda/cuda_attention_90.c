@@ -31,7 +31,8 @@ static int look_at(int device)
     const oari_cuda *cu;
     oari_cu_device handle = 0;
 
-    if (oari_cuda_load(&cu) != OAR_OK || cu->DeviceGet(&handle, device) ||
+    if (oari_cuda_load(&cu) != OAR_OK || cu->TensorMapEncodeTiled == NULL ||
+        cu->DeviceGet(&handle, device) ||
         cu->DeviceGetAttribute(&major, MAJOR, handle) ||
         cu->DeviceGetAttribute(&minor, MINOR, handle) ||
         cu->DeviceGetAttribute(&processors, PROCESSORS, handle) || major != 9 ||
