@@ -109,7 +109,7 @@ typedef struct oari_trace_file {
     };
     char name[OARI_TRACE_NAME_BYTES];
     oari_trace_group group[OARI_TRACE_GROUPS];
-    _Alignas(65536) oari_trace_chunk chunk[];
+    _Alignas(4096) oari_trace_chunk chunk[];
 } oari_trace_file;
 
 _Static_assert(sizeof(oari_trace_event) == 32, "an event has 32 bytes");

@@ -19,8 +19,9 @@ static size_t file_bytes;
 
 static void make_good(void)
 {
-    good = calloc(1, file_bytes);
+    good = aligned_alloc(_Alignof(oari_trace_file), file_bytes);
     FUZZ_CHECK(good != NULL);
+    memset(good, 0, file_bytes);
     memcpy(good->head.magic, oari_trace_magic, sizeof good->head.magic);
     good->head.version = OARI_TRACE_VERSION;
     good->head.chunks = 1;
