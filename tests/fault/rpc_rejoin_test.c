@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <oarsong/rpc.h>
+#include <oarsong/window.h>
 
 #include "support/rpc_functions.h"
 
@@ -45,6 +46,18 @@ static oar_status add_one(void *arg, oar_rpc_call *call)
     if (oar_rpc_get_i64(oar_rpc_args(call), &n) != OAR_OK)
         return OAR_E_DATA;
     return oar_rpc_put_i64(oar_rpc_reply(call), n + 1);
+}
+
+/* Replies whether the array that came is mapped: then it is read-only. */
+static oar_status is_mapped(void *arg, oar_rpc_call *call)
+{
+    oar_span span;
+
+    (void)arg;
+    if (oar_rpc_get_span(oar_rpc_args(call), &span) != OAR_OK ||
+        ((const float *)span.data)[1000] != 3)
+        return OAR_E_DATA;
+    return oar_rpc_put_i64(oar_rpc_reply(call), span.read_only);
 }
 
 static oar_status count(void *arg, oar_rpc_call *call)
@@ -86,6 +99,7 @@ static oar_status open_rpc(test_job *c, int rank, rejoin *k, int again,
         { .size = sizeof *functions, .name = "count", .fn = count, .arg = k },
         { .size = sizeof *functions, .name = "hang", .fn = hang },
         { .size = sizeof *functions, .name = "keep_one", .fn = keep_one },
+        { .size = sizeof *functions, .name = "is_mapped", .fn = is_mapped },
     };
     oar_group_opts o = { .size = sizeof o, .backend = k->by.backend };
     oar_rpc_opts opts = oar_rpc_opts_init();
@@ -97,7 +111,7 @@ static oar_status open_rpc(test_job *c, int rank, rejoin *k, int again,
         setenv("OARSONG_HOST_ID", rank == VICTIM ? "far" : "near", 1);
     snprintf(name, sizeof name, "worker%d", rank);
     opts.functions = functions;
-    opts.function_count = 4;
+    opts.function_count = 5;
     opts.threads = 8; /* "hang" takes some */
     opts.rejoin = "test";
     opts.name = again && rank == 1 ? NULL : name;
@@ -153,6 +167,31 @@ static int fall(test_job *c, int rank, rejoin *k, oar_rpc *rpc)
     return 1;
 }
 
+/* Sends an array in a window: a rank of this host maps it, another gets a copy.
+ * A rank that has come back sends copies. */
+static int lend(test_job *c, int rank, const rejoin *k, oar_rpc *rpc, int to)
+{
+    enum { COUNT = 4096 };
+    oar_rpc_message *args, *reply = NULL;
+    oar_window *window;
+    float *numbers;
+    int64_t n = -1;
+
+    RANK_OK(oar_window_alloc(COUNT * sizeof(float), &window));
+    numbers = oar_window_data(window);
+    numbers[1000] = 3;
+    RANK_OK(oar_rpc_message_create(&args));
+    RANK_OK(oar_rpc_message_map(args, window));
+    RANK_OK(oar_rpc_put_span(args, oar_span_of(numbers, COUNT, OAR_F32), NULL,
+                             NULL));
+    RANK_OK(oar_rpc_sync(rpc, to, "is_mapped", args, NULL, &reply));
+    RANK_OK(oar_rpc_get_i64(reply, &n));
+    RANK_CHECK(n == (k->by.hosts == 1 && !is_victim(k, rank)));
+    oar_rpc_message_destroy(reply);
+    oar_window_release(window);
+    return 0;
+}
+
 /* What a rank does that has come back: calls all, is called, holds and owns. */
 static int live_again(test_job *c, int rank, rejoin *k, int life)
 {
@@ -168,6 +207,8 @@ static int live_again(test_job *c, int rank, rejoin *k, int life)
             RANK_OK(oar_rpc_await(rpc, to, WAIT_MS));
         RANK_OK(rpc_number(rpc, to, "add_one", 41, &n));
         RANK_CHECK(n == 42 && oar_rpc_incarnation(rpc, to) >= 0);
+        if (to != rank)
+            RANK_CHECK(lend(c, rank, k, rpc, to) == 0);
     }
     RANK_OK(oar_rref_create(rpc, "value", k, NULL, &own));
     RANK_OK(give_ref(rpc, own, rank == VICTIM ? 1 : 2));
@@ -220,6 +261,7 @@ static int meet(test_job *c, int rank, rejoin *k, oar_rpc *rpc, int life)
         RANK_OK(rpc_number(rpc, VICTIM, "add_one", i, &n));
         RANK_CHECK(n == i + 1);
     }
+    RANK_CHECK(lend(c, rank, k, rpc, VICTIM) == 0);
     RANK_OK(oar_rpc_sync(rpc, VICTIM, "count", NULL, NULL, NULL));
     RANK_CHECK(shared_flag_await(&k->back, (uint32_t)life, WAIT_MS));
     if (rank == 1) { /* it was given a value by each life */

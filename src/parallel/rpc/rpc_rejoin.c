@@ -60,6 +60,7 @@ typedef struct meeting {
     /* an arrival */
     oari_link link;
     oari_rpc_net *net;
+    int same_host;
 } meeting;
 
 typedef struct oari_rpc_rejoin {
@@ -219,6 +220,7 @@ static oar_status hold_meeting(oari_rpc_rejoin *j, meeting *m, char *gone)
     oari_rpc_net *net;
     oar_status status;
     store_key name;
+    int same_host;
 
     OARI_TRY(say_ready(j, m, gone));
     OARI_TRY(await_ready(j, m, gone));
@@ -229,10 +231,12 @@ static oar_status hold_meeting(oari_rpc_rejoin *j, meeting *m, char *gone)
     OARI_TRY(
         oar_group_create(j->store, m->rank < agent->rank, 2, &opts, &group));
     status = oari_rpc_net_open(agent, group, m->rank, &net);
+    same_host = oar_group_host(group, 0) == oar_group_host(group, 1);
     oar_group_destroy(group);
     OARI_TRY(status);
     pthread_mutex_lock(&agent->lock);
     m->net = net;
+    m->same_host = same_host;
     oari_list_append(&j->arrivals, &m->link);
     pthread_mutex_unlock(&agent->lock);
     oari_rpc_pump(agent);
@@ -385,6 +389,7 @@ static void begin_life(oar_rpc *agent, meeting *m)
     peer->lapses = peer->lapsed = 0;
     pthread_mutex_unlock(&agent->refs_lock);
     peer->net = m->net;
+    peer->maps = peer->maps && m->same_host;
     agent->stats.ranks_gone--;
 }
 
