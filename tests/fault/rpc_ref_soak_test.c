@@ -15,6 +15,7 @@
 #include <oarsong/rpc.h>
 
 #include "base/rng.h"
+#include "parallel/rpc/rpc_ref.h"
 #include "support/rpc_functions.h"
 
 enum {
@@ -24,6 +25,7 @@ enum {
     VALUES = 1 << 21, /* of one rank, at most */
     FEW = 6000,
     REFS_A_KILL = 50000, /* where there are many */
+    SLOW_MS = 5000,
     WAIT_MS = 60000
 };
 
@@ -166,6 +168,7 @@ static oar_status open_rpc(test_job *c, int rank, ref_soak *k, int again,
 
     opts.functions = functions;
     opts.function_count = 2;
+    opts.lease_ms = 10 * WAIT_MS; /* or it would hide what is leaked */
     opts.rejoin = "soak";
     opts.store = *store;
     if (status != OAR_OK || again)
@@ -193,6 +196,37 @@ static int settle(test_job *c, int rank, oar_rpc *rpc)
     return 1;
 }
 
+static void print_value(oar_rref *r, void *arg)
+{
+    int rank = *(int *)arg;
+
+    fprintf(stderr, "rank %d: value %llx of rank %d:", rank,
+            (unsigned long long)r->id, r->owner);
+    for (int i = 0; i < RANKS; i++)
+        fprintf(stderr, " %u", r->numbers[i]);
+    if (!oari_rref_is_own(r))
+        fprintf(stderr,
+                " (waits for), %u handles, %u granted, asked %d, "
+                "broken %d",
+                r->held.handles, r->held.granted, r->held.asked,
+                r->held.broken);
+    fprintf(stderr, "\n");
+}
+
+/* Says what is left here after a long time. */
+static void say_left(int rank, oar_rpc *rpc, const oar_rpc_stats *stats)
+{
+    fprintf(stderr, "rank %d: %lld owned, %lld held, %lld pending, lives", rank,
+            (long long)stats->values_owned, (long long)stats->values_held,
+            (long long)stats->pending);
+    for (int i = 0; i < RANKS; i++)
+        fprintf(stderr, " %d", oar_rpc_incarnation(rpc, i));
+    fprintf(stderr, "\n");
+    pthread_mutex_lock(&rpc->refs_lock);
+    oari_rref_each(rpc, print_value, &rank);
+    pthread_mutex_unlock(&rpc->refs_lock);
+}
+
 /* Drops what is kept until nothing is left here. */
 static int drain(test_job *c, int rank, oar_rpc *rpc)
 {
@@ -205,6 +239,8 @@ static int drain(test_job *c, int rank, oar_rpc *rpc)
         if (stats.values_owned == 0 && stats.values_held == 0 &&
             stats.pending == 0)
             return 0;
+        if (ms == SLOW_MS)
+            say_left(rank, rpc, &stats);
         usleep(1000);
     }
     RANK_CHECK(stats.values_owned == 0);

@@ -472,6 +472,18 @@ oar_status oar_rpc_shutdown(oar_rpc *rpc, int64_t timeout_ms)
 
 /* ---- asking -------------------------------------------------------------- */
 
+uint64_t oari_rpc_message_limit(oar_rpc *agent, int rank)
+{
+    uint64_t most;
+
+    if (agent->rejoin == NULL)
+        return agent->peer[rank].limits.message_bytes;
+    pthread_mutex_lock(&agent->lock);
+    most = agent->peer[rank].limits.message_bytes;
+    pthread_mutex_unlock(&agent->lock);
+    return most;
+}
+
 int oar_rpc_find(const oar_rpc *rpc, const char *name)
 {
     for (int r = 0; rpc != NULL && name != NULL && r < rpc->ranks; r++)

@@ -331,6 +331,10 @@ oar_status oari_rpc_check(const oar_rpc *agent, const char *call);
 /* Fills in the name and the limits of this rank, from its options. */
 void oari_rpc_set_limits(oar_rpc *agent, const char *name);
 
+/* Returns how many bytes a message to a rank may have. A rank that comes back
+ * may say another number. Without the lock. */
+uint64_t oari_rpc_message_limit(oar_rpc *agent, int rank);
+
 /* The time timeout_ms from now; OARI_NEVER for a negative timeout. */
 static inline int64_t oari_rpc_deadline(int64_t timeout_ms, int64_t now_ns)
 {

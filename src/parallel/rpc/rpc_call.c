@@ -159,10 +159,11 @@ static oar_status send_call(oar_rpc *agent, int to, oari_rpc_head *head,
     return OAR_OK;
 }
 
-static oar_status check_call(const oar_rpc *agent, int to, const char *name,
+static oar_status check_call(oar_rpc *agent, int to, const char *name,
                              const oar_rpc_message *args)
 {
     size_t bytes = oar_rpc_message_bytes(args);
+    uint64_t most;
 
     OARI_TRY(oari_rpc_check(agent, "rpc_call"));
     if (to < 0 || to >= agent->ranks)
@@ -173,14 +174,13 @@ static oar_status check_call(const oar_rpc *agent, int to, const char *name,
                          "the name of a function has 1 to %d bytes, not %zu",
                          OARI_RPC_NAME, name != NULL ? strlen(name) : 0);
     OARI_TRY(oari_rref_check_all(agent, args));
-    if (bytes > agent->peer[to].limits.message_bytes)
+    most = oari_rpc_message_limit(agent, to);
+    if (bytes > most)
         return oari_about(
-            to, oari_fail(
-                    OAR_E_SIZE,
-                    "arguments of %zu bytes for \"%s\": rank %d takes "
-                    "%llu",
-                    bytes, name, to,
-                    (unsigned long long)agent->peer[to].limits.message_bytes));
+            to, oari_fail(OAR_E_SIZE,
+                          "arguments of %zu bytes for \"%s\": rank %d takes "
+                          "%llu",
+                          bytes, name, to, (unsigned long long)most));
     return OAR_OK;
 }
 

@@ -19,6 +19,13 @@ oar_status oari_rref_check_all(const oar_rpc *agent,
     return OAR_OK;
 }
 
+/* Returns whether a value was made in this life of the rank. One of an earlier
+ * life is gone: ranks that get it know that, and give no grants of it back. */
+static int is_of_this_life(const oar_rpc *agent, uint64_t id)
+{
+    return oari_rref_owner_life(id) == agent->peer[agent->rank].life;
+}
+
 void oari_rref_send_all(oar_rpc *agent, int to, const oar_rpc_message *message)
 {
     if (message == NULL || message->refs.count == 0)
@@ -27,6 +34,8 @@ void oari_rref_send_all(oar_rpc *agent, int to, const oar_rpc_message *message)
     for (int64_t i = 0; i < message->refs.count; i++) {
         oar_rref *r = message->refs.data[i];
 
+        if (oari_rref_is_own(r) && !is_of_this_life(agent, r->id))
+            continue;
         if (oari_rref_is_own(r))
             oari_owned_grant(&r->owned, to);
         else
@@ -159,7 +168,9 @@ static int take_noted(oar_rpc *agent, int from, const oari_rpc_head *head)
 
 static int take_hold(oar_rpc *agent, int from, const oari_rpc_head *head)
 {
-    oar_rref *r = oari_rref_find_own(agent, head->reference);
+    oar_rref *r = is_of_this_life(agent, head->reference)
+                      ? oari_rref_find_own(agent, head->reference)
+                      : NULL;
 
     if (r != NULL) {
         oari_owned_grant(&r->owned, from);

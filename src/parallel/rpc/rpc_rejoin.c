@@ -254,7 +254,7 @@ static void *run_meeting(void *arg)
     oari_free(gone);
     pthread_mutex_lock(&agent->lock);
     m->ended = 1;
-    oari_worker_wake(agent->rejoin->watcher);
+    oari_rpc_await_arrivals(agent);
     oari_rpc_tell(agent);
     pthread_mutex_unlock(&agent->lock);
     return NULL;
@@ -376,13 +376,13 @@ static void begin_life(oar_rpc *agent, meeting *m)
     oari_rpc_peer *peer = &agent->peer[m->rank];
 
     oari_rpc_drop_incoming(peer);
-    peer->limits = m->record.limits;
     peer->sent = 0;
     peer->expected = 1;
     peer->calls_in = 0;
     peer->bytes_in = 0;
     peer->leaving = 0;
     pthread_mutex_lock(&agent->refs_lock);
+    peer->limits = m->record.limits;
     peer->life = m->record.life;
     peer->gone = 0;
     peer->may_hold = peer->silent = 0;
@@ -501,13 +501,15 @@ const char *oari_rpc_rejoin_name(const oar_rpc *agent)
 void oari_rpc_rejoin_close(oar_rpc *agent)
 {
     oari_rpc_rejoin *j = agent->rejoin;
+    oari_worker *watcher;
 
     if (j == NULL)
         return;
-    oari_worker_destroy(j->watcher, NULL);
     pthread_mutex_lock(&agent->lock);
-    j->watcher = NULL;
+    watcher = j->watcher;
+    j->watcher = NULL; /* from now on nobody wakes it */
     pthread_mutex_unlock(&agent->lock);
+    oari_worker_destroy(watcher, NULL);
     for (int r = 0; j->with != NULL && r < agent->ranks; r++) {
         end_meeting(agent, &j->with[r], 1);
         if (j->with[r].net != NULL)

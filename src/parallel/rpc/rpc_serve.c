@@ -67,8 +67,8 @@ static void send_answer(oar_rpc *agent, int to, oari_rpc_head *head,
 static int check_reply(const oar_rpc_call *call, const char *name,
                        oar_error *error)
 {
-    const oar_rpc *agent = call->agent;
-    uint64_t most = agent->peer[call->from].limits.message_bytes;
+    oar_rpc *agent = call->agent;
+    uint64_t most = oari_rpc_message_limit(agent, call->from);
 
     if (oari_rref_check_all(agent, call->reply) != OAR_OK) {
         *error = *oar_last_error();
