@@ -7,9 +7,9 @@
  *          [--peak 989] [--clip 1] [--replay 0] [--weights PATH]
  *
  * --weights: a folder or .safetensors file of Hugging Face's GPT-2, or a .bin
- * of llm.c; it says the sizes. --replay 1: the step is recorded and started as a
- * whole. Half parameters have f32 masters; norms stay f32. Prints a line for every
- * fifth step and at the end
+ * of llm.c; it says the sizes. --replay 1: the step is recorded and started as
+ * a whole. Half parameters have f32 masters; norms stay f32. Prints a line for
+ * every fifth step and at the end
  * gpt2,oarsong,DEVICE,DTYPE,BATCH,STEPS,p50_ms,tokens/s,mfu_percent,peak_MiB:
  * the median of the steps after the fifth; MFU by 6 N + 12 L C T operations a
  * token, of --peak TFLOP/s; the most memory that the device gave out. The host
