@@ -7,7 +7,8 @@
  * FOLDER gets params (a line for each: name, dims), params.f32, tokens.i64 (all
  * batches: inputs, then targets), logits.f32 and grads.f32 of the first batch
  * in f32, and losses of STEPS steps of training as text: f32.losses,
- * bf16.losses. The bf16 training runs twice; 1 is returned if the bits differ. */
+ * bf16.losses. The bf16 training runs twice; 1 is returned if the bits differ.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
