@@ -18,6 +18,10 @@
 #include "base/vec.h"
 #include "record/trace_file.h"
 
+/* Since a host was started: 9 years. The calendar's time may be 73. Sums of
+ * them fit in 64 bits. */
+#define MOST_NS ((int64_t)1 << 58)
+
 enum { MOST_SOURCES = 65535, MOST_THREADS = 65535, MOST_CHUNKS = 1 << 18 };
 
 /* ---- one file ------------------------------------------------------------ */
@@ -64,6 +68,9 @@ static oar_status check_head(const char *path, const oari_trace_source *s)
         return broken(path, "it is shorter than it says");
     if (!(h->ticks_per_second >= 1e3 && h->ticks_per_second <= 1e12))
         return broken(path, "its clock has an impossible rate");
+    if (h->base_ns < 0 || h->base_ns > MOST_NS || h->wall_ns < 0 ||
+        h->wall_ns > 8 * MOST_NS)
+        return broken(path, "its clock says an impossible time");
     if (!is_text(h->run, sizeof h->run) || !is_text(h->host, sizeof h->host) ||
         !is_text(h->boot, sizeof h->boot))
         return broken(path, "its host has no name");
@@ -152,12 +159,22 @@ void oari_trace_source_close(oari_trace_source *s)
     oari_free(s->thread);
 }
 
+/* Returns ticks of a counter in ns; what no file can mean is cut to 10 years.
+ */
+static int64_t ns_of(double ticks, double ticks_per_second)
+{
+    const double most = 10 * 366 * 86400e9;
+    double ns = ticks * 1e9 / ticks_per_second;
+
+    return (int64_t)(ns > most ? most : ns < -most ? -most : ns);
+}
+
 int64_t oari_trace_ns(const oari_trace_source *s, uint64_t ticks)
 {
     const oari_trace_head *h = &s->file->head;
     double passed = (double)(int64_t)(ticks - h->base_ticks);
 
-    return h->base_ns + (int64_t)(passed * 1e9 / h->ticks_per_second);
+    return h->base_ns + ns_of(passed, h->ticks_per_second);
 }
 
 uint64_t oari_trace_group_hash(const oari_trace_group *g)
@@ -418,8 +435,7 @@ static void fill_event(const oar_trace *t, const oari_trace_place *p,
     to->rank = rank_of(s, g);
     to->thread = s->thread[p->thread];
     to->start_ns = p->start_ns - t->zero_ns;
-    to->end_ns =
-        to->start_ns + (int64_t)(ticks * 1e9 / s->file->head.ticks_per_second);
+    to->end_ns = to->start_ns + ns_of(ticks, s->file->head.ticks_per_second);
     to->name = s->name[e->name];
     to->group = g != NULL ? s->group_name + e->group * sizeof g->name : "";
     to->op = (oar_coll)(e->sub & (OARI_TRACE_BLOCKING - 1));
