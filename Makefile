@@ -43,7 +43,10 @@ release dev: %: build/%/build.ninja
 
 demo: packages-to-build build/release/build.ninja
 	cmake --build build/release --target oarsong_command examples_ddp_gpt
-	$(COMMAND) run -n 4 build/release/examples/ddp_gpt
+	rm -rf build/demo
+	$(COMMAND) run -n 4 --trace build/demo build/release/examples/ddp_gpt
+	@echo 'What each rank did:'
+	@$(COMMAND) report build/demo -o build/demo/report.html
 
 test: packages release
 	scripts/run-tests release --short

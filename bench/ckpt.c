@@ -18,6 +18,9 @@
  *         tokens=32, steps=4   of a step of training; of a round
  *         lazy=0         1: train saves lazily
  *         tiny=0         1: a model of 20 MB, to try this program out
+ *         device=cpu     cuda: the state is on a GPU (cut=whole; oarsong run
+ *                        with --backend ipc). copy is one copy to pinned
+ *                        memory; a stall lasts until the stream goes on
  *
  * FOLDER is made, and what it holds in the end is the last generation. Rank 0
  * prints medians of the rounds, each of the rank that took longest:
@@ -51,7 +54,7 @@ typedef struct settings {
     const char *folder;
     cut cut;
     int rounds, buffered, threads, block, sync, verify, tiny;
-    int tokens, steps, lazy;
+    int tokens, steps, lazy, cuda;
 } settings;
 
 /* The model, and the state of this rank: all of it, or parts of its own. */
@@ -89,13 +92,20 @@ typedef struct bench {
 static void fill(oar_tensor *t, uint64_t seed)
 {
     size_t words = (size_t)oar_tensor_count(t) * sizeof(float) / 8;
-    uint64_t *at = oar_tensor_data(t), x = seed * 2 + 1;
+    int there = oar_tensor_device(t).kind != OAR_CPU;
+    oar_tensor *host =
+        there ? oar_empty(NULL, oar_tensor_dtype(t), oar_tensor_shape(t)) : t;
+    uint64_t *at = oar_tensor_data(host), x = seed * 2 + 1;
 
     for (size_t i = 0; i < words; i++) {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
         at[i] = x;
+    }
+    if (there) {
+        (void)oar_tensor_copy(t, host);
+        oar_tensor_release(host);
     }
 }
 
@@ -181,6 +191,8 @@ static oar_status make_subject(bench *b)
     subject *is = &b->is;
 
     TRY(oar_gpt_create(&opts, &is->net));
+    if (b->set->cuda)
+        TRY(oar_module_to(is->net, oar_device_current()));
     TRY(oar_tape_create(&is->tape));
     TRY(oar_state_create(&is->state));
     return b->set->cut == WHOLE
@@ -307,6 +319,25 @@ static oar_status time_load(bench *b)
 
 /* All ranks copy at once as many bytes as each of them writes, from the largest
  * tensor, again and again, to memory that has been used before. */
+static oar_status time_copy_of_gpu(bench *b, const oar_tensor *from,
+                                   size_t size, size_t bytes)
+{
+    oar_device gpu = oar_tensor_device(from), cpu = oar_device_of(OAR_CPU, 0);
+    double start;
+
+    if (b->memory == NULL)
+        TRY(oar_pinned_alloc(bytes, &b->memory));
+    TRY(oar_barrier(b->world, NULL, NULL));
+    TRY(oar_stream_synchronize(gpu, oar_stream_current(gpu)));
+    start = now_us();
+    for (size_t at = 0; at < bytes; at += size)
+        TRY(oar_device_copy(
+            (char *)b->memory + at, cpu, oar_tensor_const_data(from), gpu,
+            bytes - at < size ? bytes - at : size, oar_stream_current(gpu)));
+    TRY(oar_stream_synchronize(gpu, oar_stream_current(gpu)));
+    return note(b, &b->copy, (now_us() - start) * 1e-6);
+}
+
 static oar_status time_copy(bench *b)
 {
     oar_tensor *from = oar_module_param(b->is.net, 0);
@@ -314,6 +345,8 @@ static oar_status time_copy(bench *b)
     size_t bytes = (size_t)b->bytes / (size_t)b->ranks;
     double start;
 
+    if (b->set->cuda)
+        return time_copy_of_gpu(b, from, size, bytes);
     if (b->memory == NULL) {
         b->memory = malloc(bytes);
         if (b->memory == NULL)
@@ -336,6 +369,9 @@ static oar_status time_stall(bench *b)
     start = now_us();
     TRY(oar_checkpoint_save(b->runs, b->is.state, ++b->step,
                             OAR_OPTS(oar_save_opts, .background = 1)));
+    if (b->set->cuda)
+        TRY(oar_stream_synchronize(oar_device_current(),
+                                   oar_stream_current(oar_device_current())));
     TRY(note(b, &b->stall, (now_us() - start) * 1e-6));
     TRY(oar_checkpoint_wait(b->runs));
     TRY(note(b, &b->total, (now_us() - start) * 1e-6));
@@ -587,6 +623,10 @@ static int read_setting(settings *set, const char *arg)
             *number[i].to = atoi(arg + n);
             return 1;
         }
+    }
+    if (strcmp(arg, "device=cuda") == 0 || strcmp(arg, "device=cpu") == 0) {
+        set->cuda = strcmp(arg, "device=cuda") == 0;
+        return 1;
     }
     return strncmp(arg, "cut=", 4) == 0 && read_cut(set, arg + 4);
 }

@@ -26,6 +26,7 @@ class Side:
     """One of the two models, and what was measured of it."""
 
     def __init__(self, mode, which, options, rank):
+        import torch_blas  # first
         import torch
         from models_torch import build, make_optimizer
         torch.manual_seed(1234)

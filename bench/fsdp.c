@@ -29,6 +29,8 @@
 
 #include <oarsong/oarsong.h>
 
+#include "pss.h"
+
 enum { TOKENS = 64, MOST_STEPS = 1000 };
 
 #define TRY(call)                                            \
@@ -54,20 +56,6 @@ static double cpu_ms(void)
 
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
-static double pss_mb(void)
-{
-    FILE *file = fopen("/proc/self/smaps_rollup", "r");
-    char line[256];
-    long kib = 0;
-
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "Pss: %ld", &kib) == 1)
-            break;
-    if (file != NULL)
-        fclose(file);
-    return (double)kib / 1024;
 }
 
 /* Returns the most memory that this process ever had in pages since the last
@@ -217,7 +205,7 @@ static void train_step(trained *t, oar_group *world, oar_tape *tape, int step,
     TRY(oar_backward(tape, value));
     TRY(oar_tensor_item(value, &f->loss));
     if (last)
-        f->pss = pss_mb();
+        f->pss = (double)pss_kib() / 1024;
     if (oar_fsdp_shards(t->model) != NULL)
         TRY(oar_shards_read_stats(oar_fsdp_shards(t->model), &f->stats));
     f->sent[step] = f->stats.communication_s * 1e3;

@@ -18,6 +18,7 @@ TOKENS, HEADS = 64, 4
 
 
 def make_gpt(width, layers, vocabulary):
+    import torch_blas  # first
     import torch
     from torch import nn
     from torch.nn import functional as F

@@ -7,16 +7,24 @@
  * by default 65536, 768, 50304 and 124 million.
  *
  * Prints a line copy,MB,us,GB/s and for each operation
- * layers,NAME,MB,us,GB/s,percent: the bytes that it has to read and write, the
- * median time, and the share of the copy's rate. In bf16; the step of AdamW has
- * f32 masters and gradients. Backward begins with a copy of the gradient that
- * it is given, which is counted. A copy runs before each operation, so that the
- * GPU is busy while the host starts it, and nothing of it lies in a cache. */
+ * layers,NAME,MB,us,GB/s,percent,percent: the bytes that it has to read and
+ * write, the median time, the share of that copy's rate, and the share of the
+ * rate of a copy of as many bytes, which starts and ends in the same time. In
+ * bf16; the step of AdamW has f32 masters and gradients. Backward begins with a
+ * copy of the gradient that it is given, which is counted. Images have WIDTH
+ * channels of 16 by 16 (conv_columns, with 3 by 3 weights: 8), and as many
+ * places in all as there are tokens. Batch norm reads them twice, which is
+ * counted; what a sort or a convolution puts aside is not. A copy runs before
+ * each operation, so that the GPU is busy while the host starts it, and nothing
+ * of it lies in a cache. That copy leaves lines in the cache that are still to
+ * be written: an operation that writes leaves as many itself, but one that only
+ * reads pays for them. NAME_clean is such an operation after one that reads. */
 #include <stdio.h>
 
 #include "models.h"
 
 enum { ROUNDS = 15, WARM_UP = 3, CLASS_ROWS = 8 };
+enum { SIDE = 16, GROUPS = 8, CONV_CHANNELS = 8 };
 
 typedef struct bench {
     oar_device gpu;
@@ -25,12 +33,16 @@ typedef struct bench {
     size_t bytes;       /* of it */
     double copy_rate;
     oar_tape *tape;
+    oar_tensor *read_first; /* before the clock runs; NULL: nothing is */
 } bench;
 
 /* Time of what runs between begin and end. */
 static oar_status begin(bench *b)
 {
     TRY(oar_device_copy(b->there, b->gpu, b->here, b->gpu, b->bytes, NULL));
+    if (b->read_first != NULL &&
+        oar_sum_over(b->tape, b->read_first, OAR_DIMS(0), 0) == NULL)
+        return oar_last_error()->status;
     return oar_event_record(b->gpu, b->from, oar_stream_current(b->gpu));
 }
 
@@ -45,14 +57,33 @@ static oar_status end(bench *b, double *us)
     return OAR_OK;
 }
 
-static void report(const bench *b, const char *name, double bytes, double *us)
+/* The median time of a copy that reads and writes so many bytes in all, or as
+ * many as there are. */
+static oar_status time_copy(bench *b, double bytes, double *p50)
 {
-    double p50 = median(us + WARM_UP, ROUNDS - WARM_UP);
+    size_t half =
+        (size_t)(bytes / 2) < b->bytes ? (size_t)(bytes / 2) : b->bytes;
+    double us[ROUNDS];
+
+    for (int i = 0; i < ROUNDS; i++) {
+        TRY(begin(b));
+        TRY(oar_device_copy(b->there, b->gpu, b->here, b->gpu, half, NULL));
+        TRY(end(b, &us[i]));
+    }
+    *p50 = median(us + WARM_UP, ROUNDS - WARM_UP) * bytes / (2 * (double)half);
+    return OAR_OK;
+}
+
+static oar_status report(bench *b, const char *name, double bytes, double *us)
+{
+    double p50 = median(us + WARM_UP, ROUNDS - WARM_UP), copy;
     double rate = bytes / p50 * 1e-3;
 
-    printf("layers,%s,%.1f,%.1f,%.0f,%.0f\n", name, bytes * 1e-6, p50, rate,
-           100 * rate / b->copy_rate);
+    TRY(time_copy(b, bytes, &copy));
+    printf("layers,%s,%.1f,%.1f,%.0f,%.0f,%.0f\n", name, bytes * 1e-6, p50,
+           rate, 100 * rate / b->copy_rate, 100 * copy / p50);
     fflush(stdout);
+    return OAR_OK;
 }
 
 static oar_tensor *leaf(const bench *b, oar_dtype dtype, oar_shape shape)
@@ -65,18 +96,13 @@ static oar_tensor *leaf(const bench *b, oar_dtype dtype, oar_shape shape)
     return made;
 }
 
-static oar_status time_copy(bench *b)
+static oar_status start_copies(bench *b)
 {
-    double us[ROUNDS], p50;
+    double p50;
 
     TRY(oar_device_alloc(b->gpu, b->bytes, &b->here));
     TRY(oar_device_alloc(b->gpu, b->bytes, &b->there));
-    for (int i = 0; i < ROUNDS; i++) {
-        TRY(begin(b));
-        TRY(oar_device_copy(b->there, b->gpu, b->here, b->gpu, b->bytes, NULL));
-        TRY(end(b, &us[i]));
-    }
-    p50 = median(us + WARM_UP, ROUNDS - WARM_UP);
+    TRY(time_copy(b, 2 * (double)b->bytes, &p50));
     b->copy_rate = 2 * (double)b->bytes / p50 * 1e-3;
     printf("copy,%.1f,%.1f,%.0f\n", 2 * (double)b->bytes * 1e-6, p50,
            b->copy_rate);
@@ -162,6 +188,44 @@ static oar_tensor *run_embedding(oar_tape *tape, oar_tensor *const *in)
     return oar_embedding(tape, in[0], in[2]);
 }
 
+static oar_tensor *run_rotary(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_rotary(tape, in[0], 0, 10000);
+}
+
+static oar_tensor *run_sort(oar_tape *tape, oar_tensor *const *in)
+{
+    oar_tensor *value;
+
+    return oar_sort(tape, in[0], -1, 0, &value, NULL) == OAR_OK ? value : NULL;
+}
+
+static oar_tensor *run_max_pool(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_max_pool2d(tape, in[0], 2, 2, NULL);
+}
+
+static oar_tensor *run_avg_pool(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_avg_pool2d(tape, in[0], 2, 2, NULL);
+}
+
+static oar_tensor *run_batch_norm(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_batch_norm(tape, in[0], in[1], in[2], NULL, NULL, 1, 0.1, 1e-5);
+}
+
+static oar_tensor *run_group_norm(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_group_norm(tape, in[0], GROUPS, in[1], in[2], 1e-5);
+}
+
+static oar_tensor *run_conv(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_conv2d(tape, in[0], in[1], NULL,
+                      OAR_OPTS(oar_conv2d_opts, .padding = { 1, 1 }));
+}
+
 /* Forward moves `forward` bytes, backward `back`; 0: it is not shown. */
 static oar_status time_op(bench *b, const char *name, layer_op op,
                           oar_tensor *const *in, double forward, double back)
@@ -192,11 +256,29 @@ static oar_status time_op(bench *b, const char *name, layer_op op,
             oar_tensor_clear_grad(in[k]);
         oar_tape_reset(b->tape);
     }
-    report(b, name, forward, ahead);
+    TRY(report(b, name, forward, ahead));
     if (back == 0)
         return OAR_OK;
     snprintf(text, sizeof text, "%s_back", name);
-    report(b, text, back + seed_bytes, behind);
+    return report(b, text, back + seed_bytes, behind);
+}
+
+/* Operations that only read: after a copy, and after a read. */
+static oar_status time_sums(bench *b, oar_tensor *x, oar_tensor *wide,
+                            double unit)
+{
+    for (int clean = 0; clean < 2; clean++) {
+        b->read_first = clean ? wide : NULL;
+        TRY(time_op(b, clean ? "sum_columns_clean" : "sum_columns",
+                    run_sum_columns, (oar_tensor *[]){ x, NULL, NULL }, unit,
+                    0));
+        TRY(time_op(b, clean ? "sum_columns_wide_clean" : "sum_columns_wide",
+                    run_sum_columns, (oar_tensor *[]){ wide, NULL, NULL },
+                    4 * unit, 0));
+        TRY(time_op(b, clean ? "sum_rows_clean" : "sum_rows", run_sum_rows,
+                    (oar_tensor *[]){ x, NULL, NULL }, unit, 0));
+    }
+    b->read_first = NULL;
     return OAR_OK;
 }
 
@@ -212,6 +294,34 @@ static oar_tensor *indices(const bench *b, int64_t count, int64_t limit)
     oar_tensor_release(here);
     free(number);
     return there;
+}
+
+static oar_status time_images(bench *b, int64_t tokens, int64_t width,
+                              oar_tensor *weight, oar_tensor *bias)
+{
+    int64_t images = tokens / (SIDE * SIDE) > 0 ? tokens / (SIDE * SIDE) : 1;
+    double unit = (double)(images * width * SIDE * SIDE) * 2;
+    int64_t few = width < CONV_CHANNELS ? width : CONV_CHANNELS;
+    int64_t many = images * width / few;
+    oar_tensor *x = leaf(b, OAR_BF16, OAR_SHAPE(images, width, SIDE, SIDE));
+    oar_tensor *flat = leaf(b, OAR_BF16, OAR_SHAPE(many, few, SIDE, SIDE));
+    oar_tensor *filter = leaf(b, OAR_BF16, OAR_SHAPE(few, few, 3, 3));
+
+    TRY(time_op(b, "max_pool", run_max_pool, (oar_tensor *[]){ x, NULL, NULL },
+                1.25 * unit, 2.25 * unit));
+    TRY(time_op(b, "avg_pool", run_avg_pool, (oar_tensor *[]){ x, NULL, NULL },
+                1.25 * unit, 1.25 * unit));
+    TRY(time_op(b, "batch_norm", run_batch_norm,
+                (oar_tensor *[]){ x, weight, bias }, 3 * unit, 5 * unit));
+    if (width % GROUPS == 0)
+        TRY(time_op(b, "group_norm", run_group_norm,
+                    (oar_tensor *[]){ x, weight, bias }, 2 * unit, 3 * unit));
+    TRY(time_op(b, "conv_columns", run_conv,
+                (oar_tensor *[]){ flat, filter, NULL }, 2 * unit, 0));
+    oar_tensor_release(x);
+    oar_tensor_release(flat);
+    oar_tensor_release(filter);
+    return OAR_OK;
 }
 
 static oar_status time_step(bench *b, int64_t count)
@@ -238,8 +348,8 @@ static oar_status time_step(bench *b, int64_t count)
         oar_optim_zero_grad(adam);
         oar_tape_reset(b->tape);
     }
-    report(b, "adamw", (double)count * (4 + 3 * 8 + 4), us);
-    report(b, "adamw_clip", (double)count * (8 + 3 * 8 + 4), clipped);
+    TRY(report(b, "adamw", (double)count * (4 + 3 * 8 + 4), us));
+    TRY(report(b, "adamw_clip", (double)count * (8 + 3 * 8 + 4), clipped));
     oar_optim_destroy(adam);
     oar_tensor_release(param);
     return OAR_OK;
@@ -262,7 +372,7 @@ static oar_status run_all(bench *b, int64_t tokens, int64_t width,
     oar_tensor *target = indices(b, rows, classes);
 
     b->bytes = (size_t)(8 * unit);
-    TRY(time_copy(b));
+    TRY(start_copies(b));
     TRY(time_op(b, "gelu", run_gelu, (oar_tensor *[]){ wide, NULL, NULL },
                 8 * unit, 12 * unit));
     TRY(time_op(b, "gelu_tanh", run_gelu_tanh,
@@ -273,12 +383,7 @@ static oar_status run_all(bench *b, int64_t tokens, int64_t width,
                 2 * unit, 0));
     TRY(time_op(b, "mul", run_mul, (oar_tensor *[]){ x, y, NULL }, 3 * unit,
                 6 * unit));
-    TRY(time_op(b, "sum_columns", run_sum_columns,
-                (oar_tensor *[]){ x, NULL, NULL }, unit, 0));
-    TRY(time_op(b, "sum_columns_wide", run_sum_columns,
-                (oar_tensor *[]){ wide, NULL, NULL }, 4 * unit, 0));
-    TRY(time_op(b, "sum_rows", run_sum_rows, (oar_tensor *[]){ x, NULL, NULL },
-                unit, 0));
+    TRY(time_sums(b, x, wide, unit));
     TRY(time_op(b, "cast_f32", run_cast, (oar_tensor *[]){ x, NULL, NULL },
                 3 * unit, 3 * unit));
     TRY(time_op(b, "transposed", run_transposed,
@@ -295,6 +400,11 @@ static oar_status run_all(bench *b, int64_t tokens, int64_t width,
                 2 * unit, 2 * unit));
     TRY(time_op(b, "cross_entropy", run_entropy,
                 (oar_tensor *[]){ scores, NULL, target }, logits, 2 * logits));
+    TRY(time_op(b, "rotary", run_rotary, (oar_tensor *[]){ x, NULL, NULL },
+                2 * unit, 2 * unit));
+    TRY(time_op(b, "sort", run_sort, (oar_tensor *[]){ x, NULL, NULL },
+                2 * unit, 0));
+    TRY(time_images(b, tokens, width, weight, bias));
     TRY(time_op(b, "embedding", run_embedding,
                 (oar_tensor *[]){ table, NULL, index }, 2 * unit,
                 unit + (double)classes * (double)width * 2));

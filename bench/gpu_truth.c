@@ -2,12 +2,13 @@
 /* gpu_truth: what a GPT-2 computes on a GPU, in files that gpu_truth_torch.py
  * compares with PyTorch's.
  *
- *     gpu_truth FOLDER LAYERS WIDTH VOCABULARY BATCH CONTEXT STEPS
+ *     gpu_truth FOLDER LAYERS WIDTH VOCABULARY BATCH CONTEXT STEPS WARM
  *
  * FOLDER gets params (a line for each: name, dims), params.f32, tokens.i64 (all
  * batches: inputs, then targets), logits.f32 and grads.f32 of the first batch
  * in f32, and losses of STEPS steps of training as text: f32.losses,
- * bf16.losses. The bf16 training runs twice; 1 is returned if the bits differ.
+ * bf16.losses. The learning rate grows for WARM steps. The bf16 training runs
+ * twice; 1 is returned if the bits differ.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ enum { TOKENS = 4, MOST_STEPS = 1000 };
 typedef struct truth {
     const char *folder;
     oar_device device;
-    int64_t layers, width, vocabulary, batch, context, steps;
+    int64_t layers, width, vocabulary, batch, context, steps, warm;
 } truth;
 
 static FILE *open_file(const truth *t, const char *name)
@@ -176,6 +177,9 @@ static oar_status train(const truth *t, oar_module *gpt, oar_tensor *const *x,
 
         if (l == NULL)
             return oar_last_error()->status;
+        if (step < t->warm)
+            TRY(oar_optim_set_lr(adam,
+                                 a.lr * (double)(step + 1) / (double)t->warm));
         TRY(oar_backward(tape, l));
         TRY(oar_optim_step_with(adam, &o));
         TRY(oar_tensor_read(l, OAR_F64, &loss[step]));
@@ -241,9 +245,9 @@ int main(int argc, char **argv)
     oar_status status;
     int same = 0;
 
-    if (argc != 8) {
+    if (argc != 9) {
         fprintf(stderr, "gpu_truth FOLDER LAYERS WIDTH VOCABULARY BATCH "
-                        "CONTEXT STEPS\n");
+                        "CONTEXT STEPS WARM\n");
         return 2;
     }
     t.layers = atoll(argv[2]);
@@ -252,6 +256,7 @@ int main(int argc, char **argv)
     t.batch = atoll(argv[5]);
     t.context = atoll(argv[6]);
     t.steps = atoll(argv[7]) < MOST_STEPS ? atoll(argv[7]) : MOST_STEPS;
+    t.warm = atoll(argv[8]);
     status = oar_device_parse("cuda", &t.device);
     if (status == OAR_OK)
         status = run(&t, &same);

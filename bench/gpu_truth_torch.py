@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares what gpu_truth.c wrote with PyTorch on the same GPU.
 
-    gpu_truth_torch.py FOLDER LAYERS WIDTH VOCABULARY BATCH CONTEXT STEPS
+    gpu_truth_torch.py FOLDER LAYERS WIDTH VOCABULARY BATCH CONTEXT STEPS WARM
 
 f32 without TF32: logits to 1e-4 and gradients of all parameters to 1e-3, each
 relative to the largest; and the losses of bf16 training, which may be as far from
@@ -52,7 +52,7 @@ def forward(p, x, layers, heads):
     return F.linear(norm("norm", h), p["tok.weight"]).view(n * t, -1)
 
 
-def train(kind, start, x, y, layers, heads, steps):
+def train(kind, start, x, y, layers, heads, steps, warm):
     master = {k: v.clone().requires_grad_() for k, v in start.items()}
     adam = torch.optim.AdamW(master.values(), lr=6e-4, betas=(0.9, 0.95), eps=1e-8,
                              weight_decay=0.1)
@@ -60,6 +60,8 @@ def train(kind, start, x, y, layers, heads, steps):
     for step in range(steps):
         i = step % BATCHES
         p = master
+        if step < warm:
+            adam.param_groups[0]["lr"] = 6e-4 * (step + 1) / warm
         if kind == "master":
             p = {k: v if "norm" in k else v.bfloat16() for k, v in master.items()}
         with torch.autocast("cuda", torch.bfloat16, enabled=kind == "autocast"):
@@ -77,9 +79,9 @@ def relative(ours, theirs):
 
 
 def main():
-    folder, layers, width, vocabulary, batch, context, steps = sys.argv[1:8]
-    layers, width, batch, context, steps = (
-        int(v) for v in (layers, width, batch, context, steps))
+    folder, layers, width, vocabulary, batch, context, steps, warm = sys.argv[1:9]
+    layers, width, batch, context, steps, warm = (
+        int(v) for v in (layers, width, batch, context, steps, warm))
     heads = max(1, width // 64)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -108,13 +110,16 @@ def main():
         if far >= worst:
             worst, where = far, name
     line(f"f32 gradients of {len(leaves)} parameters, relative, worst {where}", worst, 1e-3)
-    exact = train("f32", params, x, y, layers, heads, steps)
-    cast = train("autocast", params, x, y, layers, heads, steps)
-    master = train("master", params, x, y, layers, heads, steps)
+    exact = train("f32", params, x, y, layers, heads, steps, warm)
+    cast = train("autocast", params, x, y, layers, heads, steps, warm)
+    master = train("master", params, x, y, layers, heads, steps, warm)
     f32 = numpy.loadtxt(folder + "/f32.losses")
     bf16 = numpy.loadtxt(folder + "/bf16.losses")
     print(f"losses from {exact[0]:.4f} to {exact[-1]:.4f}; autocast {abs(cast - exact).max():.3g}, "
           f"bf16 parameters {abs(master - exact).max():.3g} from f32")
+    far = abs(f32 - exact).argmax()
+    print(f"farthest at step {far}: PyTorch f32 {exact[far]:.4f}, autocast {cast[far]:.4f}, bf16 "
+          f"parameters {master[far]:.4f}; ours f32 {f32[far]:.4f}, bf16 {bf16[far]:.4f}")
     line(f"f32 losses of {steps} steps, from PyTorch's", abs(f32 - exact).max(), 1e-2)
     most = max(abs(cast - exact).max(), abs(master - exact).max())
     line(f"bf16 losses of {steps} steps, from PyTorch's f32", abs(bf16 - exact).max(), most)

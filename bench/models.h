@@ -127,13 +127,30 @@ static inline oar_status make_model(model *m, const char *name, int64_t width,
     return oar_tape_create(&m->tape);
 }
 
+/* Converts the model and its inputs, norms excepted. Before make_optim. */
+static inline oar_status cast_model(model *m, oar_dtype dtype)
+{
+    TRY(oar_module_cast(m->net, dtype, 0));
+    for (int i = 0; i < BATCHES && oar_tensor_dtype(m->x[i]) == OAR_F32; i++) {
+        oar_tensor *x = oar_cast(NULL, m->x[i], dtype);
+
+        if (x == NULL)
+            return oar_last_error()->status;
+        oar_tensor_release(m->x[i]);
+        m->x[i] = x;
+    }
+    return OAR_OK;
+}
+
 static inline oar_status make_optim(model *m)
 {
     if (strcmp(m->name, "mlp") != 0)
         return oar_adamw_create(
             m->net, OAR_OPTS(oar_adam_opts, .lr = 1e-3, .master_weights = 1),
             &m->optim);
-    return oar_sgd_create(m->net, OAR_OPTS(oar_sgd_opts, .lr = 0.1), &m->optim);
+    return oar_sgd_create(
+        m->net, OAR_OPTS(oar_sgd_opts, .lr = 0.1, .master_weights = 1),
+        &m->optim);
 }
 
 /* Moves the model and its data there. Before make_optim. */

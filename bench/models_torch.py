@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two models of models.h in PyTorch: same shapes, batch and optimizer."""
+import torch_blas  # first
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -21,6 +21,7 @@ CHUNKS = {"one": 1, "gpipe": 1, "1f1b": 1, "interleaved": 2, "zb_v": 2}
 
 def make_stage(index, stages, width, layers, vocabulary):
     """Stage `index` of the model: its share of the blocks, and what is at its end."""
+    import torch_blas  # first
     import torch
     from torch import nn
     from torch.nn import functional as F

@@ -9,6 +9,7 @@ import time
 
 os.environ.setdefault("USE_LIBUV", "0")  # Debian builds PyTorch without it
 
+import torch_blas  # first
 import torch
 import torch.distributed as dist
 

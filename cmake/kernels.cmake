@@ -9,7 +9,7 @@ set(OARSONG_KERNELS "auto" CACHE STRING "Kernels for GPUs: auto, on or off")
 # Kernels of collectives are for every GPU that runs CUDA 13; those for training
 # use what came with sm_80, and each further target costs time of the build. A
 # file FILE_sm90a.cu is for that target alone.
-set(OARSONG_KERNELS_FOR_device 75 80 86 90 100)
+set(OARSONG_KERNELS_FOR_device 75 80 90 100)
 set(OARSONG_KERNELS_FOR_tensor 80 90)
 
 # The results of a collective must not depend on whether a multiply and an add

@@ -37,7 +37,7 @@
             return try_;          \
     } while (0)
 
-enum { MOST_BYTES = 2 << 20, MOST_PATH = 4096, SAMPLE = 300 };
+enum { MOST_BYTES = 2 << 20, MOST_PATH = 4096, MOST_SAMPLE = 300 };
 
 typedef struct settings {
     int64_t steps, batch, context, width, layers, heads;
@@ -50,6 +50,7 @@ typedef struct settings {
     int resume;
     const char *device;  /* "cuda"; NULL: the cpu */
     int64_t die_in_save; /* of this step: the last rank is killed; 0: never */
+    int64_t sample;      /* so many tokens it writes at the end */
 } settings;
 
 /* Everything that a run holds. */
@@ -502,19 +503,21 @@ static oar_status write_one(run *r, int64_t *token, int64_t count,
 
 static oar_status write_sample(run *r)
 {
-    int64_t token[SAMPLE + 1] = { r->token[0] };
-    float uniform[SAMPLE];
+    int64_t token[MOST_SAMPLE + 1] = { r->token[0] };
+    float uniform[MOST_SAMPLE];
     oar_tensor *random =
-        oar_uniform(NULL, OAR_F32, OAR_SHAPE(SAMPLE), r->set.seed, 0, 1);
+        oar_uniform(NULL, OAR_F32, OAR_SHAPE(MOST_SAMPLE), r->set.seed, 0, 1);
     char *text;
+    int count = (int)r->set.sample;
 
     TRY(oar_tensor_read(random, OAR_F32, uniform));
     oar_tensor_release(random);
     oar_module_train(r->gpt, 0);
     oar_tape_record(r->tape, 0);
-    for (int i = 0; i < SAMPLE; i++)
+    for (int i = 0; i < count; i++)
         TRY(write_one(r, token, i + 1, (double)uniform[i]));
-    TRY(oar_tokenizer_decode(r->tokenizer, token, SAMPLE + 1, &text, NULL));
+    TRY(oar_tokenizer_decode(r->tokenizer, token, (size_t)count + 1, &text,
+                             NULL));
     printf("---- it writes:\n%s\n----\n", text);
     oar_free(text);
     return OAR_OK;
@@ -560,25 +563,35 @@ static const char usage[] =
     "network\n"
     "  --checkpoint DIR     saves the run there, --every N steps\n"
     "  --resume             goes on where the newest of them was saved\n"
-    "  --die-in-save STEP   kills the last rank while it is writing\n";
+    "  --die-in-save STEP   kills the last rank while it is writing\n"
+    "  --sample N           how much it writes at the end, at most 300 "
+    "tokens\n";
 
 /* Returns 0 if the arguments make no sense. */
 static int read_settings(int argc, char **argv, settings *s)
 {
-    enum { NUMBERS = 8, LR = NUMBERS, SEED, FROM, CHECKPOINT, DEVICE, RESUME };
+    enum { NUMBERS = 9, LR = NUMBERS, SEED, FROM, CHECKPOINT, DEVICE, RESUME };
     static const struct option option[] = {
-        { "steps", 1, NULL, 0 },       { "batch", 1, NULL, 1 },
-        { "context", 1, NULL, 2 },     { "width", 1, NULL, 3 },
-        { "layers", 1, NULL, 4 },      { "heads", 1, NULL, 5 },
-        { "every", 1, NULL, 6 },       { "die-in-save", 1, NULL, 7 },
-        { "lr", 1, NULL, LR },         { "seed", 1, NULL, SEED },
-        { "from", 1, NULL, FROM },     { "checkpoint", 1, NULL, CHECKPOINT },
-        { "device", 1, NULL, DEVICE }, { "resume", 0, NULL, RESUME },
+        { "steps", 1, NULL, 0 },
+        { "batch", 1, NULL, 1 },
+        { "context", 1, NULL, 2 },
+        { "width", 1, NULL, 3 },
+        { "layers", 1, NULL, 4 },
+        { "heads", 1, NULL, 5 },
+        { "every", 1, NULL, 6 },
+        { "die-in-save", 1, NULL, 7 },
+        { "sample", 1, NULL, 8 },
+        { "lr", 1, NULL, LR },
+        { "seed", 1, NULL, SEED },
+        { "from", 1, NULL, FROM },
+        { "checkpoint", 1, NULL, CHECKPOINT },
+        { "device", 1, NULL, DEVICE },
+        { "resume", 0, NULL, RESUME },
         { NULL, 0, NULL, 0 },
     };
-    int64_t *const number[NUMBERS] = { &s->steps, &s->batch,      &s->context,
-                                       &s->width, &s->layers,     &s->heads,
-                                       &s->every, &s->die_in_save };
+    int64_t *const number[NUMBERS] = { &s->steps, &s->batch,       &s->context,
+                                       &s->width, &s->layers,      &s->heads,
+                                       &s->every, &s->die_in_save, &s->sample };
     int which;
 
     while ((which = getopt_long(argc, argv, "", option, NULL)) >= 0) {
@@ -601,7 +614,8 @@ static int read_settings(int argc, char **argv, settings *s)
     }
     if (optind < argc)
         s->folder = argv[optind++];
-    return optind == argc && s->lr > 0 && (!s->resume || s->checkpoint != NULL);
+    return optind == argc && s->lr > 0 && s->sample <= MOST_SAMPLE &&
+           (!s->resume || s->checkpoint != NULL);
 }
 
 int main(int argc, char **argv)
@@ -615,7 +629,8 @@ int main(int argc, char **argv)
                        .lr = 3e-3,
                        .seed = 1,
                        .folder = OARSONG_SOURCE,
-                       .every = 100 } };
+                       .every = 100,
+                       .sample = MOST_SAMPLE } };
     oar_status status;
 
     if (!read_settings(argc, argv, &r.set)) {

@@ -29,6 +29,8 @@ static const struct {
       "the trace of a job as one page" },
     { "schedule", tool_schedule, "SUBCOMMAND",
       "what the ranks of a pipeline do: made, checked, drawn" },
+    { "top", tool_top, "[RUN_ID|PID|DIR]",
+      "what the ranks of a running job do now" },
     { "trace", tool_trace, "DIR [-o FILE]",
       "what all ranks of a job did, for a viewer" },
 };

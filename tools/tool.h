@@ -15,6 +15,7 @@ int tool_conform(int argc, char **argv);
 int tool_info(int argc, char **argv);
 int tool_report(int argc, char **argv);
 int tool_schedule(int argc, char **argv);
+int tool_top(int argc, char **argv);
 int tool_trace(int argc, char **argv);
 
 /* Prints "oarsong WHAT: " and the library's last error. Returns TOOL_FAILED. */
@@ -46,5 +47,11 @@ int tool_under_mpirun(const char *backend);
 /* Starts this program so many times by the launcher of the backend's MPI, with
  * these arguments (a subcommand first, NULL last). Returns the exit code. */
 int tool_mpirun(const char *backend, int ranks, char *const *args);
+
+/* Starts the process that serves the live page of a job, and prints where that
+ * is. address: ADDR:PORT or PORT, "" for any port of this host. endpoint: where
+ * the nodes of the job meet, NULL for one node; run: the name of the job there,
+ * or NULL. Returns 0 after complaining. */
+int tool_web_start(const char *address, const char *endpoint, const char *run);
 
 #endif

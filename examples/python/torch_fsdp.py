@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's FSDP over Oarsong, on the CPU: each rank keeps a part of the
-parameters. python3 -m oarsong.run -n 2 torch_fsdp.py (PyTorch 2.4 or later)"""
+parameters. python3 -m oarsong.run -n 2 torch_fsdp.py (PyTorch 2.6 or later)"""
 import os
 
 os.environ.setdefault("USE_LIBUV", "0")  # where PyTorch has no libuv

@@ -66,6 +66,9 @@ typedef struct oar_fsdp_opts {
     oar_dtype reduce_dtype; /* in which gradients are added over the ranks:
                                OAR_F32, or param_dtype */
     oar_dtype output_dtype; /* the result of the module is cast to it */
+    int host_state; /* of a module on a GPU, with OAR_HOLD_HOST: 1 if the
+                       shards, and so the optimizer, are in memory of the host
+                     */
 } oar_fsdp_opts;
 OAR_OPTS_INIT(oar_fsdp_opts);
 
@@ -101,6 +104,9 @@ OAR_OPTS_INIT(oar_fsdp_opts);
  * possible, or a parameter that is neither f32 nor f64. A failure in a pass on
  * one rank ends the pass on all; where parameters are mapped, only once it has
  * gradients.
+ *
+ * A module on a GPU is wrapped as it is there (shards.h says what each hold
+ * is); its parameters must be on one, else OAR_E_DEVICE.
  *
  * Takes inner's reference, also on failure. Borrows the groups, which must live
  * as long as the module. */
@@ -212,8 +218,9 @@ OAR_API oar_status oar_fsdp_join_at(const char *file, int line,
  *
  * All ranks call it. OAR_E_UNSUPPORTED: parameters are not mapped
  * (OAR_HOLD_MAPPED), there are replicas, or the model has synchronised batch
- * norms. OAR_E_ARG: the optimizer has a parameter that is no shard of the
- * module. OAR_E_STATE: it was called before. */
+ * norms. OAR_E_DEVICE: they are on a GPU. OAR_E_ARG: the optimizer has a
+ * parameter that is no shard of the module. OAR_E_STATE: it was called before.
+ */
 #define oar_fsdp_keep_state(wrapped, optim) \
     oar_fsdp_keep_state_at(OAR_HERE, wrapped, optim)
 OAR_API oar_status oar_fsdp_keep_state_at(const char *file, int line,
@@ -243,11 +250,12 @@ OAR_API oar_status oar_fsdp_keep_state_at(const char *file, int line,
  * until then.
  *
  * OAR_E_DATA: a rank died while parameters were being loaded or written, or the
- * state was not kept: load a checkpoint. OAR_E_STATE: the old group has lost
- * nobody, or is the one that is given. OAR_E_ARG: a rank of the new group is
- * not in the old one, or the optimizer is not the one whose state is kept. On
- * failure nothing has changed: if another rank died meanwhile, shrink the new
- * group and regroup again. */
+ * state was not kept: load a checkpoint. OAR_E_DEVICE: the module is on a GPU:
+ * load one there, too. OAR_E_STATE: the old group has lost nobody, or is the
+ * one that is given. OAR_E_ARG: a rank of the new group is not in the old one,
+ * or the optimizer is not the one whose state is kept. On failure nothing has
+ * changed: if another rank died meanwhile, shrink the new group and regroup
+ * again. */
 #define oar_fsdp_regroup(wrapped, group, optim) \
     oar_fsdp_regroup_at(OAR_HERE, wrapped, group, optim)
 OAR_API oar_status oar_fsdp_regroup_at(const char *file, int line,

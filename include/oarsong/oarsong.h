@@ -24,6 +24,7 @@
 #include <oarsong/backend.h>
 #include <oarsong/nccl.h>
 #include <oarsong/autopsy.h>
+#include <oarsong/live.h>
 #include <oarsong/recorder.h>
 #include <oarsong/launch.h>
 

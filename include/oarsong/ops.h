@@ -455,11 +455,11 @@ typedef struct oar_batch_norm_merge {
     /* (optional) For GPUs, without which a batch norm there is OAR_E_DEVICE:
      * how many parts there are; and f64 numbers of all parts, in one order for
      * all, from those of this one, moments or sums, on the thread's current
-     * stream. A part's sums are multiplied by its weight before, and divided by
-     * it when they have been added up; NULL: 1. */
+     * stream. Sums are scaled to what they count here; `mine` may be, too. In
+     * a step that is recorded for a replay, what talks to other ranks goes
+     * through oar_replay_cut_with. */
     int (*parts)(void *arg);
     oar_status (*gather_on)(void *arg, int sums, oar_span mine, oar_span all);
-    double (*weight)(void *arg);
 } oar_batch_norm_merge;
 OAR_API oar_tensor *oar_batch_norm_merged(oar_tape *tape, oar_tensor *x,
                                           oar_tensor *weight, oar_tensor *bias,
@@ -557,8 +557,8 @@ OAR_OPTS_INIT(oar_cross_entropy_merge);
  * the part's own. Both functions are called once in forward, on every part with
  * the same counts; backward needs nothing of the others and gives the part's
  * own gradient. A part may have no columns. One part alone gives the bits of
- * oar_cross_entropy_with. A part that does not lie in the classes is
- * OAR_E_ARG. */
+ * oar_cross_entropy_with. A part that does not lie in the classes is OAR_E_ARG,
+ * one on a GPU OAR_E_DEVICE. */
 OAR_API oar_tensor *
 oar_cross_entropy_merged(oar_tape *tape, oar_tensor *logits, oar_tensor *target,
                          const oar_cross_entropy_opts *opts,

@@ -114,6 +114,10 @@ typedef struct oar_pipeline_opts {
                             on zeros, as for shapes but recorded and with
                             modules in the mode they are in, whose buffers and
                             counters are put back; the loss runs, too */
+    const oar_device *device; /* where this rank's stages compute, and what is
+                            sent to them is received; NULL: where the
+                            parameters of its modules are, without any the
+                            cpu. On all ranks the cpu, or a GPU */
 } oar_pipeline_opts;
 OAR_OPTS_INIT(oar_pipeline_opts);
 

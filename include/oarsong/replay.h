@@ -68,6 +68,12 @@ OAR_API void oar_replay_destroy(oar_replay *replay);
  * place. Elsewhere it only calls fn. Returns what fn does. */
 OAR_API oar_status oar_replay_cut(oar_replay_fn fn, void *arg);
 
+/* The same with an arg that is given up: drop(arg) is called once, when nothing
+ * will call fn any more: in a recorded step with the replay's end, else before
+ * this returns, also on failure. drop may be NULL. */
+OAR_API oar_status oar_replay_cut_with(oar_replay_fn fn, void *arg,
+                                       void (*drop)(void *arg));
+
 OAR_END_DECLS
 
 #endif

@@ -96,10 +96,10 @@ typedef struct oar_rpc_opts {
                            NULL: none can */
     oar_store *store;   /* through which it does, borrowed until the agent is
                            destroyed; NULL: oar_store_from_env */
-    int64_t lease_ms;   /* a rank of which this one hears nothing for so long
-                           (one that is stopped, or cut off) holds no values of
-                           this rank any more; 0: 30 s, at least 100, below 0:
-                           as long as it lives */
+    int64_t lease_ms;   /* when this rank has heard nothing from another one for
+                           that time (it is stopped, or cut off), the values
+                           that the other one holds here are released; at
+                           least 100; 0: 30 s, below 0: never */
 } oar_rpc_opts;
 OAR_OPTS_INIT(oar_rpc_opts);
 

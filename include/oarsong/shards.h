@@ -61,6 +61,15 @@ typedef enum oar_hold {
     OAR_HOLD_OWN = 3     /* a copy for each rank */
 } oar_hold;
 
+/* Arrays may be on a GPU, all on one. Then whole arrays and gradients are in
+ * its memory, and calls belong to its current stream, as all on tensors there
+ * do (docs/gpu.md says where the host waits for the GPU):
+ *   OAR_HOLD_MAPPED  one copy in the memory of a GPU that all ranks are on;
+ *   OAR_HOLD_HOST    one copy in pinned memory of the host, which all ranks are
+ *                    on; each rank copies the units that it uses to its GPU;
+ *   OAR_HOLD_OWN     as on the cpu, gathered by the group's engine for GPUs.
+ * OAR_HOLD_AUTO is the first if all ranks are on one GPU, else the last. */
+
 typedef struct oar_shards_opts {
     size_t size;
     oar_zero_stage stage;
@@ -90,6 +99,9 @@ typedef struct oar_shards_opts {
                                their gradients keep the dtype of the array */
     oar_dtype reduce_dtype; /* in which those gradients are added: whole_dtype,
                                or OAR_F32 for a half; another is OAR_E_DTYPE */
+    int host_state; /* arrays on a GPU, with OAR_HOLD_HOST: 1 if shards and
+                       their gradients are in memory of the host. So are the
+                       optimizer's steps and state */
 } oar_shards_opts;
 OAR_OPTS_INIT(oar_shards_opts);
 
@@ -98,11 +110,12 @@ OAR_OPTS_INIT(oar_shards_opts);
  * rank 0's, zeros where it has no data; afterwards the caller's arrays are no
  * longer needed.
  *
- * All ranks call it, with the same counts, dtypes, units and options, which are
- * compared: if any rank has others, all get OAR_E_MISMATCH. OAR_E_UNSUPPORTED:
- * the wanted hold is not possible here, with the reason. OAR_E_DEVICE: an array
- * on a GPU. OAR_E_STATE inside a batch on the group. On failure nothing is
- * left. Borrows the group. */
+ * All ranks call it, with the same counts, dtypes, units and options, which
+ * are compared: if any rank has others, all get OAR_E_MISMATCH.
+ * OAR_E_UNSUPPORTED: the wanted hold is not possible here, with the reason.
+ * OAR_E_DEVICE: arrays are on several devices, or that hold is not possible on
+ * GPUs. OAR_E_STATE inside a batch on the group. On failure nothing is left.
+ * Borrows the group. */
 #define oar_shards_create(...) oar_shards_create_at(OAR_HERE, __VA_ARGS__)
 OAR_API oar_status oar_shards_create_at(const char *file, int line,
                                         oar_group *group, int arrays,

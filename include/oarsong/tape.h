@@ -71,7 +71,8 @@ OAR_API size_t oar_tape_bytes(const oar_tape *tape);
  * backward and the results themselves are given back as it consumes them, so a
  * second call is OAR_E_STATE; so is one after a failure in the middle. Gradient
  * hooks run during it, when the operation that completed the gradient is done;
- * deferred functions at its end. */
+ * deferred functions at its end. A forward pass that failed gives a NULL loss:
+ * backward then returns the status of that failure, which is the last error. */
 #define oar_backward(tape, loss) oar_backward_at(OAR_HERE, tape, loss)
 OAR_API oar_status oar_backward_at(const char *file, int line, oar_tape *tape,
                                    oar_tensor *loss);

@@ -251,6 +251,10 @@ OAR_API oar_status oar_storage_create_on(oar_device device, size_t bytes,
  * kind of fresh memory it may get later. */
 OAR_API oar_status oar_storage_create_detached(size_t bytes, int shared,
                                                oar_storage **storage);
+/* The same on a device. */
+OAR_API oar_status oar_storage_create_detached_on(oar_device device,
+                                                  size_t bytes,
+                                                  oar_storage **storage);
 OAR_API oar_storage *oar_storage_retain(oar_storage *storage);
 OAR_API void oar_storage_release(oar_storage *storage);
 OAR_API size_t oar_storage_bytes(const oar_storage *storage);

@@ -6,7 +6,8 @@
  * DIR` does: every process then keeps its events in a file there
  * (rank-N.oartrace), which is complete up to the last event even if the process
  * is killed. trace_read.h reads the files of a whole job. In a job that is not
- * traced, these functions cost a few nanoseconds.
+ * traced, intervals cost a few nanoseconds. The newest numbers and the step can
+ * be read from outside in any job (live.h); giving one costs less than 0.1 us.
  */
 #ifndef OARSONG_TRACE_H
 #define OARSONG_TRACE_H
@@ -26,7 +27,8 @@ OAR_API uint64_t oar_trace_begin(const char *name);
 OAR_API void oar_trace_end(uint64_t interval);
 
 /* Keeps a number over time, such as "loss" or "tokens/s". Any thread may call
- * it. */
+ * it. Of a name, 43 bytes count. The first 64 names of a process are shown
+ * live. */
 OAR_API void oar_metric(const char *name, double value);
 
 /* Says that a training step has ended. Steps are what reports count by, and

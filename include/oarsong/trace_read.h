@@ -25,8 +25,8 @@ typedef enum oar_trace_kind {
     OAR_TRACE_OPTIMIZER,
     OAR_TRACE_LOADER, /* a wait for a batch */
     OAR_TRACE_CHECKPOINT,
-    OAR_TRACE_STAGE, /* an action of a pipeline */
-    OAR_TRACE_GPU,
+    OAR_TRACE_STAGE,  /* an action of a pipeline */
+    OAR_TRACE_GPU,    /* on a stream of a GPU */
     OAR_TRACE_USER,   /* an interval of the program's own */
     OAR_TRACE_METRIC, /* a number: begins and ends at once */
     OAR_TRACE_STEP    /* from the end of the step before */
@@ -37,10 +37,11 @@ typedef struct oar_trace_event {
     oar_trace_kind kind;
     int process;              /* which file, from 0 */
     int rank;                 /* in the world; -1: not known */
-    int64_t thread;           /* as the system numbers threads */
+    int64_t thread;           /* as the system numbers threads; 0: a GPU */
     int64_t start_ns, end_ns; /* 0: when the first event of all began */
     const char *name;         /* of an operation: where it was called */
-    const char *group;        /* of an operation; else "" */
+    const char *group;        /* of an operation; of a GPU: "cuda:0 stream 1";
+                                 else "" */
     oar_coll op;              /* of an operation */
     int failed;               /* it was not done */
     int blocking;             /* its call returned when it was done */
@@ -60,13 +61,17 @@ typedef struct oar_trace_process {
     int64_t pid, epoch;
     char host[64];
     uint64_t events;
-    unsigned one_in;  /* steps were kept: 1: all */
-    int by_seconds;   /* not steps, but seconds were */
-    int stopped;      /* before the end, for want of room on the disk */
-    int64_t wall_ns;  /* the calendar's time at 0 of the time line */
-    int64_t error_ns; /* its clock is this exact, against the first
+    unsigned one_in;      /* steps were kept: 1: all */
+    int by_seconds;       /* not steps, but seconds were */
+    int stopped;          /* before the end, for want of room */
+    int64_t wall_ns;      /* the calendar's time at 0 of the time line */
+    int64_t error_ns;     /* its clock is this exact, against the first
                           process's; 0: the same clock; -1: by the calendar's
                           only */
+    uint64_t gpu_lost;    /* intervals of GPUs that are not there: too many
+                           were under way, or not over at the end */
+    int64_t gpu_error_ns; /* times of its GPUs are this exact, against its own
+                              clock */
 } oar_trace_process;
 OAR_OPTS_INIT(oar_trace_process);
 

@@ -27,6 +27,7 @@ OAR_CAN_PROBE = 2
 OAR_CAN_SYNCHRONOUS = 4
 OAR_CUSTOM_OP_INPUTS = 8
 OAR_LAUNCH_AUTO = -1
+OAR_LIVE_TARGETS = 8
 OAR_LOAD_MISSING = 1
 OAR_LOAD_UNUSED = 2
 OAR_MAX_DIMS = 8
@@ -123,6 +124,13 @@ OAR_LAYER_LAYER_NORM = 3
 OAR_LAYER_RMS_NORM = 4
 OAR_LAYER_DROPOUT = 5
 OAR_LAYER_ATTENTION = 6
+
+OAR_LIVE_UNKNOWN = 0
+OAR_LIVE_STARTS = 1
+OAR_LIVE_RUNS = 2
+OAR_LIVE_STOPPED = 3
+OAR_LIVE_EXITED = 4
+OAR_LIVE_DEAD = 5
 
 OAR_GRADS_EQUAL = 1
 OAR_GRADS_ADD = 2
@@ -363,7 +371,6 @@ class oar_batch_norm_merge(Structure):
         ("sums", c_void_p),
         ("parts", c_void_p),
         ("gather_on", c_void_p),
-        ("weight", c_void_p),
     ]
 
 
@@ -855,6 +862,7 @@ class oar_fsdp_opts(Structure):
         ("param_dtype", c_int),
         ("reduce_dtype", c_int),
         ("output_dtype", c_int),
+        ("host_state", c_int),
     ]
 
 
@@ -988,6 +996,43 @@ class oar_linear_opts(Structure):
         ("size", c_size_t),
         ("no_bias", c_int),
         ("dtype", c_int),
+    ]
+
+
+class oar_live_metric(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char * 48),
+        ("value", c_double),
+        ("count", c_uint64),
+    ]
+
+
+class oar_live_rank(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("rank", c_int),
+        ("state", c_int),
+        ("pid", c_int64),
+        ("host", c_char * 64),
+        ("busy", c_int),
+        ("waits", c_int),
+        ("kind", c_int),
+        ("number", c_uint64),
+        ("group", c_char * 160),
+        ("site", c_char * 96),
+        ("label", c_char * 64),
+        ("age_ns", c_int64),
+        ("missing", c_int),
+        ("waits_for", c_int * 8),
+        ("operations_s", c_double),
+        ("bytes_s", c_double),
+        ("waiting", c_double),
+        ("operations", c_uint64),
+        ("step", c_int64),
+        ("steps", c_int64),
+        ("step_s", c_double),
+        ("memory_bytes", c_uint64),
     ]
 
 
@@ -1155,6 +1200,7 @@ class oar_pipeline_opts(Structure):
         ("timeout_ms", c_int64),
         ("dynamic", c_int),
         ("most_bytes", c_uint64),
+        ("device", c_void_p),
     ]
 
 
@@ -1516,6 +1562,7 @@ class oar_shards_opts(Structure):
         ("mixed", c_int),
         ("whole_dtype", c_int),
         ("reduce_dtype", c_int),
+        ("host_state", c_int),
     ]
 
 
@@ -1664,6 +1711,8 @@ class oar_trace_process(Structure):
         ("stopped", c_int),
         ("wall_ns", c_int64),
         ("error_ns", c_int64),
+        ("gpu_lost", c_uint64),
+        ("gpu_error_ns", c_int64),
     ]
 
 
@@ -2239,6 +2288,16 @@ FUNCTIONS = {
         c_void_p,),
     "oar_linear_cross_entropy": (c_void_p, c_void_p, c_void_p, c_void_p,
         c_void_p, c_void_p,),
+    "oar_live_autopsy": (c_void_p, c_void_p,),
+    "oar_live_close": (None, c_void_p,),
+    "oar_live_look": (c_int, c_void_p,),
+    "oar_live_metric_at": (c_int, c_void_p, c_int, c_int, c_void_p,),
+    "oar_live_metrics": (c_int, c_void_p, c_int,),
+    "oar_live_open": (c_int, c_char_p, c_void_p,),
+    "oar_live_rank_at": (c_int, c_void_p, c_int, c_void_p,),
+    "oar_live_ranks": (c_int, c_void_p,),
+    "oar_live_run": (c_char_p, c_void_p,),
+    "oar_live_verdict": (c_char_p, c_void_p,),
     "oar_loader_batches": (c_int64, c_void_p,),
     "oar_loader_create": (c_int, c_void_p, c_void_p, c_void_p,),
     "oar_loader_dataset": (c_void_p, c_void_p,),
@@ -2436,6 +2495,7 @@ FUNCTIONS = {
     "oar_replay_create": (c_int, oar_device, c_void_p, c_void_p, c_void_p,
         c_void_p,),
     "oar_replay_cut": (c_int, c_void_p, c_void_p,),
+    "oar_replay_cut_with": (c_int, c_void_p, c_void_p, c_void_p,),
     "oar_replay_destroy": (None, c_void_p,),
     "oar_replay_graphs": (c_int, c_void_p,),
     "oar_replay_run": (c_int, c_void_p,),
@@ -2648,6 +2708,8 @@ FUNCTIONS = {
     "oar_storage_const_data": (c_void_p, c_void_p,),
     "oar_storage_create": (c_int, c_size_t, c_int, c_void_p,),
     "oar_storage_create_detached": (c_int, c_size_t, c_int, c_void_p,),
+    "oar_storage_create_detached_on": (c_int, oar_device, c_size_t,
+        c_void_p,),
     "oar_storage_create_on": (c_int, oar_device, c_size_t, c_void_p,),
     "oar_storage_data": (c_void_p, c_void_p,),
     "oar_storage_detach": (c_int, c_void_p,),
@@ -2838,7 +2900,7 @@ SIZES = {
     "oar_backend_caps": 32,
     "oar_backend_env": 80,
     "oar_backend_ops": 264,
-    "oar_batch_norm_merge": 48,
+    "oar_batch_norm_merge": 40,
     "oar_batch_norm_opts": 48,
     "oar_bce_opts": 32,
     "oar_bucket": 104,
@@ -2887,6 +2949,8 @@ SIZES = {
     "oar_launch_opts": 216,
     "oar_launch_result": 24,
     "oar_linear_opts": 16,
+    "oar_live_metric": 72,
+    "oar_live_rank": 544,
     "oar_load_opts": 56,
     "oar_loader_opts": 56,
     "oar_loss_opts": 16,
@@ -2901,7 +2965,7 @@ SIZES = {
     "oar_optim_entry": 56,
     "oar_part_place": 80,
     "oar_pipeline_batch": 64,
-    "oar_pipeline_opts": 56,
+    "oar_pipeline_opts": 64,
     "oar_pipeline_result": 32,
     "oar_pipeline_stats": 88,
     "oar_place": 160,
@@ -2947,7 +3011,7 @@ SIZES = {
     "oar_tp_opts": 16,
     "oar_tp_rule": 16,
     "oar_trace_event": 120,
-    "oar_trace_process": 136,
+    "oar_trace_process": 152,
     "oar_transfer": 136,
     "oar_window_opts": 24,
 }

@@ -9,11 +9,13 @@
  * does. */
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -191,6 +193,24 @@ void share_memory(size_t least)
     });
     std::lock_guard<std::mutex> guard(pool().lock);
     pool().least = least;
+}
+
+/* By itself glibc gives memory back to the system as soon as a little of it is
+ * free, and takes it again, page by page, in the next step. */
+void keep_freed_memory()
+{
+#ifdef __GLIBC__
+    constexpr int largest = 32 << 20; /* block in the heap; glibc's limit */
+    constexpr int kept = 0x7fffffff;
+    const char *tunables = std::getenv("GLIBC_TUNABLES");
+
+    if (std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr ||
+        std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr ||
+        (tunables != nullptr && strstr(tunables, "glibc.malloc.") != nullptr))
+        return;
+    mallopt(M_MMAP_THRESHOLD, largest);
+    mallopt(M_TRIM_THRESHOLD, kept);
+#endif
 }
 
 Shared_stats shared_stats()

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PyTorch's CPU tensors in memory that the ranks of a host share. */
+/* Memory of PyTorch's CPU tensors: shared by the ranks of a host, or kept. */
 #ifndef OARSONG_TORCH_MEMORY_H
 #define OARSONG_TORCH_MEMORY_H
 
@@ -15,6 +15,11 @@ struct Shared_stats {
     size_t used_bytes;    /* in tensors */
     size_t kept_bytes;    /* of freed tensors, for later ones */
 };
+
+/* Lets malloc keep what is freed, up to 2 GiB in blocks of up to 32 MiB, so
+ * that a step of training finds the memory of the step before. It does nothing
+ * where the environment sets malloc's thresholds, and without glibc. */
+void keep_freed_memory();
 
 /* Returns what this process has in shared memory for tensors. */
 Shared_stats shared_stats();

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations in flight."""
 import ctypes
+import threading
 
 from ._lib import check, last_error, lib, milliseconds
 
@@ -9,10 +10,27 @@ _waiting = {}  # functions of Work.then that have not run, by their number
 _numbers = iter(range(1, 1 << 62))
 
 
+finishing = threading.local()  # .on: a function of Work.then runs here
+
+
 @_Done
 def _done(number, status):
-    fn = _waiting.pop(number)
-    fn(last_error() if status else None)
+    finishing.on = True
+    try:
+        _finish(number, status)
+    finally:
+        finishing.on = False
+
+
+def _finish(number, status):
+    fn, group = _waiting.pop(number)
+    error = None
+    if status:
+        # What failed alone is this thread's last error; else the group's.
+        error = last_error()
+        if error.code != status:
+            error = group.fault() or error
+    fn(error)
 
 
 class Work:
@@ -56,7 +74,7 @@ class Work:
         finds that out. fn must not wait for anything."""
         self._check_open()
         number = next(_numbers)
-        _waiting[number] = fn
+        _waiting[number] = fn, self._group
         status = lib.oar_work_then(self._handle, _done, number)
         if status:
             del _waiting[number]

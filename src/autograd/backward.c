@@ -407,8 +407,10 @@ static oar_status finish_pass(oar_tape *tape, oar_pass which)
 static oar_status check_root(const oar_tape *tape, const oar_tensor *root,
                              const oar_tensor *seed)
 {
-    if (root == NULL)
-        return oari_null("backward");
+    if (root == NULL) {
+        oari_null("backward");
+        return oar_last_error()->status; /* of the call that made the NULL */
+    }
     if (oari_tensor_retired(root))
         return oari_fail(OAR_E_STATE, "backward from a tensor %s %s",
                          oari_shape_text(root->at.shape).text,

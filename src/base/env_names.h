@@ -19,10 +19,13 @@
     X("OARSONG_CHUNK_BYTES", NULL)                            \
     X("OARSONG_CUBLASLT_LIBRARY", NULL)                       \
     X("OARSONG_CUDA_LIBRARY", NULL)                           \
+    X("OARSONG_DNNL", "off auto bf16 all")                    \
+    X("OARSONG_DNNL_LIBRARY", NULL)                           \
     X("OARSONG_EAGER_BYTES", NULL)                            \
     X("OARSONG_ENABLE_GPU_FALLBACK", OARI_YES_OR_NO)          \
     X("OARSONG_ENGINE_PARTS", NULL)                           \
     X("OARSONG_EXCHANGE_RANKS", NULL)                         \
+    X("OARSONG_FETCH_BYTES", NULL)                            \
     X("OARSONG_GLOO_ALLGATHER", NULL)                         \
     X("OARSONG_GLOO_ALLREDUCE", NULL)                         \
     X("OARSONG_GLOO_ALLTOALL", NULL)                          \
@@ -72,6 +75,7 @@
     X("OARSONG_TUNE_FILE", NULL)                              \
     X("OARSONG_TWO_LEVEL", NULL)                              \
     X("OARSONG_UCC_BF16", OARI_YES_OR_NO)                     \
+    X("OARSONG_WEB_TOKEN", NULL)                              \
     X("OARSONG_WIRE", "auto plain auth tls")
 
 /* Variables that `oarsong run` sets for its ranks. */

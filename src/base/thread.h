@@ -48,4 +48,14 @@ static inline void oari_cpu_pause(void)
 #endif
 }
 
+/* Fetches a cache line that this core is about to write. */
+static inline void oari_prefetch_to_write(void *line)
+{
+#if defined(__x86_64__) /* the builtin would only fetch it to read */
+    __asm__ volatile("prefetchw %0" ::"m"(*(const char *)line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
 #endif

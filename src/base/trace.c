@@ -11,13 +11,11 @@
 #include "base/trace.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -25,18 +23,18 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/trace_parts.h"
 
 enum {
-    NAMES = 1 << 16,      /* of the table; half of them are used */
     MOST_STEPS = 1 << 20, /* after that many, thinning goes by seconds */
-    MOST_FILES = 1000,    /* of one rank in one folder */
-    DEFAULT_BYTES = 48 << 20
+    DEFAULT_BYTES = 48 << 20,
+    AHEAD = 8 /* events */
 };
 
 typedef enum chunk_state { CHUNK_FREE, CHUNK_OWNED, CHUNK_FULL } chunk_state;
 
-const char oari_trace_magic[8] = "OARTRACE";
 _Atomic uint32_t oari_trace_on;
+_Atomic(void (*)(void)) oari_trace_at_step;
 
 /* A thread's place in its chunk. */
 typedef struct cursor {
@@ -57,9 +55,7 @@ static struct {
     unsigned char *state; /* of each chunk: chunk_state */
     unsigned *left;       /* where the owner of each left off */
     unsigned chunks;
-    _Atomic uint32_t hash_at[NAMES]; /* 1 + number of the name, 0: free */
-    uint32_t offset_of[NAMES];       /* of each name, in bytes */
-    uint32_t names;
+    oari_trace_names names;
     uint64_t *step; /* ticks at which each step ended */
     size_t steps, step_room;
     uint64_t mask; /* steps whose number has none of these bits are kept */
@@ -86,107 +82,6 @@ static void stop(const char *what, int error)
     trace.warned = 1;
 }
 
-/* What launchers call the rank and the number of ranks. */
-static const char *const rank_names[] = { "OARSONG_RANK", "RANK",
-                                          "OMPI_COMM_WORLD_RANK", "PMI_RANK",
-                                          "SLURM_PROCID" };
-static const char *const size_names[] = { "OARSONG_SIZE", "WORLD_SIZE",
-                                          "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                                          "SLURM_NTASKS" };
-enum { LAUNCHERS = sizeof rank_names / sizeof rank_names[0] };
-
-/* Returns the number in the first of these variables that has one; else -1. */
-static int read_number(const char *const *names, int count)
-{
-    for (int i = 0; i < count; i++) {
-        const char *text = getenv(names[i]);
-
-        if (text != NULL && text[0] >= '0' && text[0] <= '9')
-            return atoi(text);
-    }
-    return -1;
-}
-
-static void read_line(const char *path, char *text, size_t room)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, text, room - 1) : -1;
-
-    text[n > 0 ? n : 0] = 0;
-    text[strcspn(text, "\n")] = 0;
-    if (fd >= 0)
-        close(fd);
-}
-
-static void fill_head(oari_trace_head *h)
-{
-    static const char *const epoch = "OARSONG_EPOCH";
-    struct timespec wall;
-
-    memcpy(h->magic, oari_trace_magic, sizeof h->magic);
-    h->version = OARI_TRACE_VERSION;
-    h->chunks = trace.chunks;
-    h->rank = read_number(rank_names, LAUNCHERS);
-    h->world = read_number(size_names, LAUNCHERS);
-    h->epoch = read_number(&epoch, 1);
-    if (h->world < 0)
-        h->world = 0;
-    if (h->epoch < 0)
-        h->epoch = 0;
-    h->pid = getpid();
-    h->ticks_per_second = oari_ticks_per_second();
-    if (oari_env_text("OARSONG_RUN_ID") != NULL)
-        snprintf(h->run, sizeof h->run, "%s", oari_env_text("OARSONG_RUN_ID"));
-    gethostname(h->host, sizeof h->host - 1);
-    read_line("/proc/sys/kernel/random/boot_id", h->boot, sizeof h->boot);
-    clock_gettime(CLOCK_REALTIME, &wall);
-    h->base_ns = oari_now_ns();
-    h->base_ticks = oari_ticks();
-    h->wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec;
-    atomic_store(&h->names, 1);
-    atomic_store(&h->groups, 1);
-    atomic_store(&h->one_in, 1);
-}
-
-/* Makes a file that nobody else has: rank-3.oartrace, or rank-3.2.oartrace if
- * another process of that rank was first. */
-static int make_file(void)
-{
-    int rank = read_number(rank_names, LAUNCHERS);
-    char path[640], number[32] = "";
-
-    if (mkdir(trace.folder, 0777) != 0 && errno != EEXIST)
-        return -1;
-    for (int i = 2; i < MOST_FILES; i++) {
-        int fd;
-
-        snprintf(path, sizeof path, "%s/%s-%d%s" OARI_TRACE_SUFFIX,
-                 trace.folder, rank >= 0 ? "rank" : "pid",
-                 rank >= 0 ? rank : (int)getpid(), number);
-        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0 || errno != EEXIST)
-            return fd;
-        snprintf(number, sizeof number, ".%d", i);
-    }
-    return -1;
-}
-
-/* Copies the names and groups of the process that forked this one: numbers of
- * theirs are kept in many places. */
-static void inherit(void)
-{
-    oari_trace_file *from = trace.parent, *to = trace.file;
-    uint32_t names = atomic_load(&from->head.names);
-    uint32_t groups = atomic_load(&from->head.groups);
-
-    memcpy(to->name, from->name, names);
-    memcpy(to->group, from->group, groups * sizeof to->group[0]);
-    atomic_store(&to->head.names, names);
-    atomic_store(&to->head.groups, groups);
-    munmap(from, trace.parent_bytes);
-    trace.parent = NULL;
-}
-
 /* Opens the file of this process. Returns 0 after stopping. */
 static int open_file(void)
 {
@@ -201,7 +96,7 @@ static int open_file(void)
     trace.bytes = chunks_at() + (size_t)trace.chunks * OARI_TRACE_CHUNK_BYTES;
     trace.state = oari_alloc(trace.chunks, sizeof *trace.state);
     trace.left = oari_alloc(trace.chunks, sizeof *trace.left);
-    trace.fd = make_file();
+    trace.fd = oari_trace_file_make(trace.folder);
     if (trace.state == NULL || trace.left == NULL || trace.fd < 0 ||
         oari_file_resize(trace.fd, (off_t)trace.bytes) != 0 ||
         oari_file_reserve(trace.fd, 0, OARI_TRACE_HEAD_BYTES) != 0) {
@@ -215,11 +110,13 @@ static int open_file(void)
         return 0;
     }
     trace.file = at;
-    fill_head(&trace.file->head);
-    if (trace.parent != NULL)
-        inherit();
-    else
-        trace.names = 1;
+    oari_trace_head_fill(&trace.file->head, trace.chunks);
+    if (trace.parent != NULL) {
+        oari_trace_file_inherit(trace.file, trace.parent);
+        munmap(trace.parent, trace.parent_bytes);
+        trace.parent = NULL;
+    } else
+        trace.names.count = 1;
     return 1;
 }
 
@@ -267,7 +164,7 @@ static void clear_events(oari_trace_event *from, const oari_trace_event *end)
 }
 
 /* Drops every second step of what the full chunks hold, and packs the rest.
- * Returns how many chunks are free afterwards. */
+ * Returns how many chunks have room for as much again afterwards. */
 static unsigned thin(void)
 {
     unsigned to = trace.chunks, at = 0, freed = 0;
@@ -303,6 +200,8 @@ static unsigned thin(void)
 
             clear_events(&trace.file->chunk[c].event[keep],
                          &trace.file->chunk[c].event[OARI_TRACE_EVENTS]);
+            if (keep == OARI_TRACE_EVENTS)
+                continue;
             trace.state[c] = CHUNK_FREE;
             trace.left[c] = keep;
             freed += keep < OARI_TRACE_EVENTS / 2;
@@ -347,19 +246,21 @@ static int take_chunk(void)
     mine.next = mine.end = NULL;
     c = find_free();
     if (c == trace.chunks) {
-        unsigned freed = thin();
+        unsigned freed = 0;
 
+        while (freed == 0 && trace.mask < MOST_STEPS)
+            freed = thin();
+        if (freed == 0) { /* it is all of the first step */
+            stop("all its chunks are in use", ENOSPC);
+            return 0;
+        }
+        c = find_free();
         oari_log(OAR_LOG_WARN,
                  "the trace in %s is full: one %s in %u is kept from now on "
                  "(OARSONG_TRACE_BYTES)",
                  trace.folder,
                  atomic_load(&trace.file->head.by_time) ? "second" : "step",
                  atomic_load(&trace.file->head.one_in));
-        c = find_free();
-        if (freed == 0 && c == trace.chunks) {
-            stop("more threads write than it has chunks", ENOSPC);
-            return 0;
-        }
     }
     error = oari_file_reserve(
         trace.fd, (off_t)(chunks_at() + (size_t)c * OARI_TRACE_CHUNK_BYTES),
@@ -368,6 +269,9 @@ static int take_chunk(void)
         stop("there is no room for it", error);
         return 0;
     }
+#ifdef MADV_POPULATE_WRITE /* or each page would cost the writer a fault */
+    madvise(&trace.file->chunk[c], OARI_TRACE_CHUNK_BYTES, MADV_POPULATE_WRITE);
+#endif
     trace.state[c] = CHUNK_OWNED;
     if (atomic_load(&trace.file->head.taken) < c + 1)
         atomic_store(&trace.file->head.taken, c + 1);
@@ -378,23 +282,6 @@ static int take_chunk(void)
     return 1;
 }
 
-static void put(const oari_trace_entry *e)
-{
-    oari_trace_event *to = mine.next++;
-
-    to->duration = oari_trace_shorten(e->end - e->start);
-    to->name = (uint16_t)e->name;
-    to->kind = (uint8_t)e->kind;
-    to->sub = (uint8_t)e->sub;
-    to->group = (uint16_t)e->group;
-    to->peer = (uint16_t)e->peer;
-    to->number = e->number;
-    to->value = e->value;
-    atomic_store_explicit(&to->start, e->start, memory_order_release);
-}
-
-static unsigned name_locked(const char *text);
-
 /* Gives the thread room for one event at least, and says in the chunk whose it
  * is. Returns 0 if nothing can be written. */
 __attribute__((noinline, cold)) static int make_room(void)
@@ -404,25 +291,51 @@ __attribute__((noinline, cold)) static int make_room(void)
     int ok;
 
     pthread_mutex_lock(&trace.lock);
-    ok = (trace.file != NULL || (!trace.warned && open_file())) && take_chunk();
+    ok = !trace.warned && (trace.file != NULL || open_file()) && take_chunk();
     if (ok) {
         if (trace.has_key && !mine.registered)
             mine.registered = pthread_setspecific(trace.key, &mine) == 0;
         pthread_getname_np(pthread_self(), name, sizeof name);
         thread.start = thread.end = oari_ticks();
-        thread.name = name_locked(name);
+        thread.name = oari_trace_name_enter(&trace.names, trace.file, name);
         thread.value = (uint64_t)gettid();
-        put(&thread);
+        oari_trace_write(&thread);
     }
     pthread_mutex_unlock(&trace.lock);
     return ok && (mine.next < mine.end || make_room());
 }
 
-void oari_trace_write(const oari_trace_entry *entry)
+/* Stores the words of an event. The lines behind it are fetched meanwhile: a
+ * store to memory that is not in the cache would delay every later one that
+ * must not be seen before it. */
+static inline void store(oari_trace_event *to, uint64_t start, uint64_t how,
+                         uint64_t who, uint64_t value)
 {
-    if (mine.next == mine.end && !make_room())
+    __builtin_prefetch(to + AHEAD, 1);
+    memcpy(&to->duration, &how, sizeof how);
+    memcpy(&to->group, &who, sizeof who);
+    to->value = value;
+    atomic_store_explicit(&to->start, start, memory_order_release);
+}
+
+__attribute__((noinline, cold)) static void
+put_in_next_chunk(uint64_t start, uint64_t how, uint64_t who, uint64_t value)
+{
+    if (make_room())
+        store(mine.next++, start, how, who, value);
+}
+
+void oari_trace_put(uint64_t start, uint64_t how, uint64_t who, uint64_t value)
+{
+    cursor *c = &mine;
+    oari_trace_event *to = c->next;
+
+    if (__builtin_expect(to == c->end, 0)) {
+        put_in_next_chunk(start, how, who, value);
         return;
-    put(entry);
+    }
+    c->next = to + 1;
+    store(to, start, how, who, value);
 }
 
 void oari_trace_finish(uint64_t start, oari_trace_kind kind, const char *name)
@@ -435,48 +348,6 @@ void oari_trace_finish(uint64_t start, oari_trace_kind kind, const char *name)
 
 /* ---- names and groups ---------------------------------------------------- */
 
-static uint32_t hash_of(const char *text)
-{
-    uint32_t h = 2166136261u;
-
-    for (; *text != 0; text++)
-        h = (h ^ (unsigned char)*text) * 16777619u;
-    return h;
-}
-
-/* Returns the number of a name that has been entered, or 0. *at is where it is,
- * or belongs. */
-static unsigned find_name(const char *text, uint32_t *at)
-{
-    uint32_t i = hash_of(text) % NAMES, found;
-
-    while ((found = atomic_load_explicit(&trace.hash_at[i],
-                                         memory_order_acquire)) != 0) {
-        if (strcmp(&trace.file->name[trace.offset_of[found]], text) == 0)
-            break;
-        i = (i + 1) % NAMES;
-    }
-    *at = i;
-    return found;
-}
-
-static unsigned name_locked(const char *text)
-{
-    uint32_t at = 0, used = atomic_load(&trace.file->head.names);
-    size_t bytes = strlen(text) + 1;
-    unsigned n = find_name(text, &at);
-
-    if (n != 0 || bytes == 1 || trace.names == NAMES / 2 ||
-        used + bytes > OARI_TRACE_NAME_BYTES)
-        return n;
-    n = trace.names++;
-    trace.offset_of[n] = used;
-    memcpy(&trace.file->name[used], text, bytes);
-    atomic_store(&trace.file->head.names, used + (uint32_t)bytes);
-    atomic_store_explicit(&trace.hash_at[at], n, memory_order_release);
-    return n;
-}
-
 unsigned oari_trace_name(const char *text)
 {
     uint32_t at;
@@ -484,11 +355,11 @@ unsigned oari_trace_name(const char *text)
 
     if (text == NULL || (mine.next == mine.end && !make_room()))
         return 0;
-    n = find_name(text, &at);
+    n = oari_trace_name_find(&trace.names, trace.file, text, &at);
     if (n != 0)
         return n;
     pthread_mutex_lock(&trace.lock);
-    n = name_locked(text);
+    n = oari_trace_name_enter(&trace.names, trace.file, text);
     pthread_mutex_unlock(&trace.lock);
     return n;
 }
@@ -518,6 +389,11 @@ unsigned oari_trace_group_enter(const oari_trace_group_of *of)
         n = 0;
     pthread_mutex_unlock(&trace.lock);
     return n;
+}
+
+oari_trace_head *oari_trace_own_head(void)
+{
+    return mine.next != mine.end || make_room() ? &trace.file->head : NULL;
 }
 
 void oari_trace_process(int rank, int ranks)
@@ -555,9 +431,12 @@ void oari_trace_step(int64_t step)
 {
     static _Thread_local uint64_t last;
     oari_trace_entry e = { .end = oari_ticks(), .kind = OARI_TRACE_STEP };
+    void (*at_step)(void) = atomic_load(&oari_trace_at_step);
 
     if (trace.folder[0] == 0)
         return;
+    if (at_step != NULL)
+        at_step();
     e.start = last != 0 ? last : e.end;
     e.value = (uint64_t)step;
     last = e.end;

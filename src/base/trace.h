@@ -44,7 +44,7 @@ typedef enum oari_trace_kind {
     OARI_TRACE_LOADER, /* the caller waits for a batch */
     OARI_TRACE_CHECKPOINT,
     OARI_TRACE_STAGE, /* an action of a pipeline */
-    OARI_TRACE_GPU,
+    OARI_TRACE_GPU,   /* on a stream; number: the stream's name */
     OARI_TRACE_USER,
     OARI_TRACE_METRIC, /* value: the bits of a double */
     OARI_TRACE_STEP,   /* value: its number; from the end of the one before */
@@ -91,13 +91,15 @@ typedef struct oari_trace_head {
     double ticks_per_second;
     char run[64]; /* the launcher's name for the job; "": none */
     char host[64];
-    char boot[40];            /* of the host: clocks with the same compare */
-    _Atomic uint32_t names;   /* bytes of names in use */
-    _Atomic uint32_t groups;  /* in use */
-    _Atomic uint32_t one_in;  /* steps that are kept: 1, or one in 2, 4, ... */
-    _Atomic uint32_t by_time; /* there were no steps: seconds are dropped */
-    _Atomic uint32_t full;    /* writing has stopped: no room on the disk */
-    _Atomic uint32_t taken;   /* chunks that were ever taken */
+    char boot[40];             /* of the host: clocks with the same compare */
+    _Atomic uint32_t names;    /* bytes of names in use */
+    _Atomic uint32_t groups;   /* in use */
+    _Atomic uint32_t one_in;   /* steps that are kept: 1, or one in 2, 4, ... */
+    _Atomic uint32_t by_time;  /* there were no steps: seconds are dropped */
+    _Atomic uint32_t full;     /* writing has stopped: no room on the disk */
+    _Atomic uint32_t taken;    /* chunks that were ever taken */
+    _Atomic uint32_t gpu_lost; /* intervals of GPUs, for want of events */
+    _Atomic uint64_t gpu_error_ns; /* the most by which times of GPUs err */
 } oari_trace_head;
 
 /* Names stand one behind the other, each ended by a zero byte: the n-th is name
@@ -122,7 +124,7 @@ static inline uint32_t oari_trace_shorten(uint64_t ticks)
 {
     uint32_t shift = 0;
 
-    while (ticks >> shift >= (uint64_t)1 << 27)
+    while (__builtin_expect(ticks >> shift >= (uint64_t)1 << 27, 0))
         shift++;
     return (uint32_t)(ticks >> shift) | shift << 27;
 }
@@ -134,7 +136,8 @@ static inline uint64_t oari_trace_lengthen(uint32_t duration)
 
 /* ---- writing ------------------------------------------------------------- */
 
-extern _Atomic uint32_t oari_trace_on;
+/* Hidden, so that its address needs no load. */
+extern __attribute__((visibility("hidden"))) _Atomic uint32_t oari_trace_on;
 
 /* Returns whether events are written now. */
 static inline int oari_tracing(void)
@@ -159,8 +162,33 @@ typedef struct oari_trace_entry {
     uint64_t value;
 } oari_trace_entry;
 
+/* Returns a field of an event in its place among the eight bytes it shares. */
+static inline uint64_t oari_trace_field(uint64_t value, unsigned first,
+                                        unsigned bytes)
+{
+    const int little = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+
+    return value << 8 * (little ? first : 8 - first - bytes);
+}
+
+/* Writes the four words of an event. They are arguments, because a struct would
+ * go through the stack, whose bytes are not there yet when they are read. */
+void oari_trace_put(uint64_t start, uint64_t how, uint64_t who, uint64_t value);
+
 /* Writes an event. */
-void oari_trace_write(const oari_trace_entry *entry);
+static inline void oari_trace_write(const oari_trace_entry *e)
+{
+    oari_trace_put(
+        e->start,
+        oari_trace_field(oari_trace_shorten(e->end - e->start), 0, 4) |
+            oari_trace_field((uint16_t)e->name, 4, 2) |
+            oari_trace_field((uint8_t)e->kind, 6, 1) |
+            oari_trace_field((uint8_t)e->sub, 7, 1),
+        oari_trace_field((uint16_t)e->group, 0, 2) |
+            oari_trace_field((uint16_t)e->peer, 2, 2) |
+            oari_trace_field(e->number, 4, 4),
+        e->value);
+}
 
 /* Ends what oari_trace_begin began, unless that gave 0: an event with a name,
  * which is copied. */
@@ -204,6 +232,13 @@ typedef struct oari_trace_group_of {
     unsigned members;
 } oari_trace_group_of;
 unsigned oari_trace_group_enter(const oari_trace_group_of *group);
+
+/* Returns the head of this process's file; NULL if nothing can be written. */
+oari_trace_head *oari_trace_own_head(void);
+
+/* Called when a step has ended, unless NULL: writes what has waited. */
+extern __attribute__((visibility("hidden"))) _Atomic(void (*)(
+    void)) oari_trace_at_step;
 
 /* Writes that a step has ended, and decides whether the next one is kept. */
 void oari_trace_step(int64_t step);

@@ -34,9 +34,10 @@ enum {
 struct oar_work {
     oar_group *group;
     oari_call call;
-    uint64_t sequence;      /* its number on this rank */
-    int64_t deadline_ns;    /* 0: the driver has not looked at it yet */
-    int64_t since_ns;       /* when the driver looked at it first */
+    _Atomic uint64_t sequence; /* its number on this rank; a work that starts
+                                  again gets another, maybe while one waits */
+    int64_t deadline_ns;       /* 0: the driver has not looked at it yet */
+    int64_t since_ns;          /* when the driver looked at it first */
     int64_t inquired_ns;    /* of a message that did not fit: 0, or until when
                                its sender may answer where it sent it */
     struct oari_lane *lane; /* of a collective under way */
@@ -78,7 +79,7 @@ static inline void oari_work_init(oar_work *work, oar_group *group,
 {
     work->group = group;
     work->call = *call;
-    work->sequence = 0;
+    atomic_init(&work->sequence, 0);
     work->deadline_ns = work->since_ns = work->inquired_ns = 0;
     work->lane = NULL;
     work->next = work->whole = NULL;
@@ -161,11 +162,17 @@ typedef struct oari_engine {
     int restless;      /* a thread that waits must not sleep for long */
     int quiet;         /* no other rank has to be asked what it does */
     unsigned rounds;   /* in which something moved, of a loose group */
-    oar_work *message; /* messages under way */
-    int unfinished;    /* a look has ended one of them, or posted another */
-    int standing;      /* of those posted: no operation, but a watch for ranks
+    int useless_spins; /* grows with waits that outlasted spinning (drive.c) */
+    int64_t contested_until_ns; /* others want the core */
+    int64_t spent_ns;           /* on spinning where others want it, */
+    uint64_t paid;         /* less what collectives up to this one earned */
+    int impatient;         /* all was spent: it does not spin on */
+    unsigned direct_sends; /* tried without the driver (direct.c) */
+    oar_work *message;     /* messages under way */
+    int unfinished;        /* a look has ended one of them, or posted another */
+    int standing; /* of those posted: no operation, but a watch for ranks
                           that go; until the group has ended */
-    struct {           /* the newest probe that did not wait */
+    struct {      /* the newest probe that did not wait */
         uint64_t sequence;
         int peer;
         int64_t tag;
@@ -249,8 +256,9 @@ struct oar_group {
                       first */
     unsigned char *missing; /* while it is made: as in oari_open */
     uint64_t world_key;     /* the same in all groups of one world, in here */
-    struct oar_group *next_sibling; /* siblings.h */
-    int has_siblings;               /* it is in that list */
+    struct oar_group *next_sibling;  /* siblings.h */
+    struct oar_group **sibling_link; /* what points to this one */
+    int has_siblings;                /* it is in that list */
 
     oar_timeout_scope *scopes;          /* this rank's; under engine.lock */
     struct oari_far_scopes *far_scopes; /* the driver's; NULL: no rank is far */

@@ -118,7 +118,7 @@ static void note_ends(const launch *l, oar_autopsy *a)
 
 /* ---- reporting ----------------------------------------------------------- */
 
-/* Prints the report, and saves it where there is a folder for logs. */
+/* Prints the report, and saves it in the folders for logs and of the trace. */
 static void give_report(launch *l, const oar_autopsy *a)
 {
     char folder[PATH_MAX], *text = NULL;
@@ -127,6 +127,10 @@ static void give_report(launch *l, const oar_autopsy *a)
         launch_say_text(l, text);
         oar_free(text);
     }
+    if (oari_env_text("OARSONG_TRACE") != NULL &&
+        oar_autopsy_save(a, oari_env_text("OARSONG_TRACE")) != OAR_OK)
+        launch_say(l, "the autopsy is not in the trace: %s",
+                   oar_last_error_text());
     if (l->logs.folder[0] == 0)
         return;
     if (launch_logs_recorder(&l->logs, l->epoch.number, l->respawned, folder) !=

@@ -42,6 +42,13 @@ typedef struct oari_open {
     oar_group *group;       /* and its group; NULL: none */
 } oari_open;
 
+/* A receive that is given no transfer. */
+typedef struct oari_direct_receive {
+    uint64_t tag, any; /* as in oar_transfer */
+    void *data;
+    size_t bytes; /* of the message */
+} oari_direct_receive;
+
 /* What the core itself needs a backend for. */
 typedef enum oari_role {
     OARI_ROLE_NONE,
@@ -107,6 +114,14 @@ typedef struct oari_backend {
     /* Sends an eager message at once, if there is room for it: 1. */
     int (*push)(void *self, int rank, uint64_t tag, const void *data,
                 size_t bytes);
+    /* Waits for the next message of a rank, for so many looks, and takes it if
+     * it is the one wanted: 1. Returns 0 if it is not, or has not come; then
+     * nothing has changed. No receive of the same tag is posted. */
+    int (*take)(void *self, int rank, const oari_direct_receive *receive,
+                int looks);
+    /* A caller waits for this receive, and nothing will take it back: the
+     * sender need not send the message before that is known. */
+    void (*await)(void *self, const oar_transfer *receive);
     /* Returns where messages are matched. */
     struct oari_match *(*match)(void *self);
 } oari_backend;

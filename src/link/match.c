@@ -671,6 +671,16 @@ int oari_match_has_credit(const oari_match *match, uint64_t spent,
            spent - back + oari_credit_cost(bytes) <= match->credit;
 }
 
+int oari_match_has_kept(const oari_match *match, int source)
+{
+    return match->from[source].first != NULL;
+}
+
+uint64_t oari_match_count(oari_match *match, int source, size_t bytes)
+{
+    return match->from[source].received += oari_credit_cost(bytes);
+}
+
 uint64_t oari_match_received(const oari_match *match, int source)
 {
     return match->from[source].received;

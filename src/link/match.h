@@ -81,6 +81,12 @@ void oari_match_end(oari_match *match, oari_inbound *in);
 /* It will not come: finishes its receive, if it has one, with `why`. */
 void oari_match_drop(oari_inbound *in, oar_status why);
 
+/* Returns whether messages of a source wait for their receive. */
+int oari_match_has_kept(const oari_match *match, int source);
+/* Counts an eager message that the link has given to its receive by itself.
+ * Returns what to give back to the source, as oari_match_received. */
+uint64_t oari_match_count(oari_match *match, int source, size_t bytes);
+
 /* ---- for links: messages offered ----------------------------------------- */
 
 typedef struct oari_offer {

@@ -14,7 +14,7 @@
 
 #include <oarsong/status.h>
 
-enum { OARI_FRAME_BYTES = 64, OARI_FRAME_VERSION = 5 };
+enum { OARI_FRAME_BYTES = 64, OARI_FRAME_VERSION = 6 };
 
 typedef enum oari_frame_kind {
     OARI_FRAME_HELLO = 1, /* the sender's rank and its authentication code; the
@@ -28,6 +28,8 @@ typedef enum oari_frame_kind {
                              sent even when the group has failed */
     OARI_FRAME_GOODBYE,   /* the sender leaves, in good order */
     OARI_FRAME_REVOKE,    /* an offered message is taken back */
+    OARI_FRAME_MOVE,      /* the sender's frames come over this socket from
+                             now on, behind those of its own */
     OARI_FRAME_KINDS
 } oari_frame_kind;
 
@@ -49,7 +51,8 @@ typedef struct oari_frame {
     uint64_t bytes;    /* PUSH, DATA, HELLO, BULLETIN: what follows; OFFER: what
                           would */
     uint64_t handle;   /* OFFER, TAKE, REVOKE: the sender's name for the
-                          message; DATA: the receiver's */
+                          message; DATA: the receiver's; MOVE: how many
+                          frames were sent over the sender's own socket */
     uint64_t fingerprint; /* of the operation; 0: none. Carried only */
     uint32_t credit;      /* given back since the beginning, modulo 2^32 */
 } oari_frame;

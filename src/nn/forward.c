@@ -8,6 +8,7 @@
 #include "base/call_site.h"
 #include "base/status.h"
 #include "base/trace.h"
+#include "device/cuda/cuda_trace.h"
 #include "nn/module.h"
 
 oar_status oar_module_on(oar_module *module, oar_module_moment moment,
@@ -70,6 +71,14 @@ static oar_status run_hooks(oar_tape *tape, oar_module *module,
     return OAR_OK;
 }
 
+/* Writes what traces call a module. */
+static void write_label(const oar_module *module, const char *behind,
+                        char *text, size_t room)
+{
+    snprintf(text, room, "%s%s%s%s", module->name,
+             module->name[0] != 0 ? " " : "", module->kind.name, behind);
+}
+
 /* Writes that a module has run into the trace, from `start` to now. */
 __attribute__((noinline, cold)) static void
 trace_module(oar_module *module, oari_trace_kind kind, uint64_t start)
@@ -79,13 +88,26 @@ trace_module(oar_module *module, oari_trace_kind kind, uint64_t start)
     char text[96];
 
     if (name == 0) {
-        snprintf(text, sizeof text, "%s%s%s", module->name,
-                 module->name[0] != 0 ? " " : "", module->kind.name);
+        write_label(module, "", text, sizeof text);
         name = oari_trace_name(text);
         atomic_store_explicit(&module->trace_name, name, memory_order_relaxed);
     }
     oari_trace_write(&(oari_trace_entry){
         .start = start, .end = oari_ticks(), .kind = kind, .name = name });
+}
+
+static oari_gpu_interval *begin_on_gpu(oar_device device)
+{
+    return oari_gpu_trace_begin(device, oar_stream_current(device));
+}
+
+static void end_on_gpu(oari_gpu_interval *traced, const oar_module *module,
+                       const char *behind)
+{
+    char text[96];
+
+    write_label(module, behind, text, sizeof text);
+    oari_gpu_trace_end(traced, text);
 }
 
 static oar_status on_backward(oar_tape *tape, void *arg, int at_end)
@@ -95,12 +117,19 @@ static oar_status on_backward(oar_tape *tape, void *arg, int at_end)
 
     if (at_end) {
         module->backward_began = oari_trace_begin();
+        if (module->backward_began != 0) {
+            oari_gpu_trace_end(module->backward_on_gpu, NULL); /* it failed */
+            module->backward_on_gpu = begin_on_gpu(module->traced_on);
+        }
         return run_hooks(tape, module, OAR_BEFORE_BACKWARD);
     }
     status = run_hooks(tape, module, OAR_AFTER_BACKWARD);
     if (module->backward_began != 0)
         trace_module(module, OARI_TRACE_BACKWARD, module->backward_began);
     module->backward_began = 0;
+    if (module->backward_on_gpu != NULL)
+        end_on_gpu(module->backward_on_gpu, module, " backward");
+    module->backward_on_gpu = NULL;
     return status;
 }
 
@@ -140,18 +169,12 @@ static oar_tensor *forward_mapped(oar_tape *tape, oar_module *module,
     return y != NULL ? run_maps(tape, module, OAR_AFTER_FORWARD, y, 1) : NULL;
 }
 
-oar_tensor *oar_forward_at(const char *file, int line, oar_tape *tape,
-                           oar_module *module, oar_tensor *x)
+static oar_tensor *forward_hooked(oar_tape *tape, oar_module *module,
+                                  oar_tensor *x)
 {
-    OARI_CALLED_FROM(file, line);
-    uint64_t began = oari_trace_begin();
     int64_t mark;
     oar_tensor *y;
 
-    if (module == NULL || x == NULL) {
-        oari_null("forward");
-        return NULL;
-    }
     if (mark_module(tape, module, &mark) != OAR_OK ||
         run_hooks(tape, module, OAR_BEFORE_FORWARD) != OAR_OK)
         return NULL;
@@ -169,9 +192,40 @@ oar_tensor *oar_forward_at(const char *file, int line, oar_tape *tape,
     }
     if (mark >= 0 && oari_mark_end(tape, mark) != OAR_OK)
         return NULL;
-    if (began != 0)
-        trace_module(module, OARI_TRACE_FORWARD, began);
     return y;
+}
+
+__attribute__((noinline, cold)) static oar_tensor *
+forward_traced(oar_tape *tape, oar_module *module, oar_tensor *x)
+{
+    uint64_t began = oari_ticks();
+    oari_gpu_interval *on_gpu;
+    oar_tensor *y;
+
+    module->traced_on = oar_tensor_device(x);
+    on_gpu = begin_on_gpu(module->traced_on);
+    y = forward_hooked(tape, module, x);
+    if (y == NULL) {
+        oari_gpu_trace_end(on_gpu, NULL);
+        return NULL;
+    }
+    if (on_gpu != NULL)
+        end_on_gpu(on_gpu, module, "");
+    trace_module(module, OARI_TRACE_FORWARD, began);
+    return y;
+}
+
+oar_tensor *oar_forward_at(const char *file, int line, oar_tape *tape,
+                           oar_module *module, oar_tensor *x)
+{
+    OARI_CALLED_FROM(file, line);
+
+    if (module == NULL || x == NULL) {
+        oari_null("forward");
+        return NULL;
+    }
+    return oari_tracing() ? forward_traced(tape, module, x)
+                          : forward_hooked(tape, module, x);
 }
 
 void oar_module_train(oar_module *module, int on)

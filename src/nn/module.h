@@ -35,11 +35,13 @@ struct oar_module {
     int entries;
     int64_t room;
     oari_hooks hooks[OARI_MOMENTS];
-    oari_hooks maps[OARI_MAPS];  /* of the input, of the result */
-    _Atomic uint32_t trace_name; /* in the trace; 0: none yet */
-    uint64_t backward_began;     /* ticks; 0: is not traced */
-    char name[32];               /* in the module above; cut to fit */
-    int replaced;                /* it, or something in it, by the user */
+    oari_hooks maps[OARI_MAPS];                /* of the input, of the result */
+    _Atomic uint32_t trace_name;               /* in the trace; 0: none yet */
+    uint64_t backward_began;                   /* ticks; 0: is not traced */
+    struct oari_gpu_interval *backward_on_gpu; /* NULL: is not traced */
+    oar_device traced_on; /* where its input was, if that was traced */
+    char name[32];        /* in the module above; cut to fit */
+    int replaced;         /* it, or something in it, by the user */
     _Alignas(max_align_t) unsigned char self[]; /* the class's */
 };
 

@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "device/cuda/cuda_replay.h"
+#include "device/cuda/cuda_trace.h"
 #include "device/cuda/index_error.h"
 #include "tensor/cuda/cuda_step.h"
 #include "tensor/tensor.h"
@@ -319,19 +320,14 @@ static oar_status move_all(oar_optim *optim, const double *scale)
     return OAR_OK;
 }
 
-oar_status oari_optim_gpu_step(oar_optim *optim, double clip, oar_tensor *norm,
-                               oar_scaler *scaler, int *moved)
+static oar_status step_all(oar_optim *optim, double clip, oar_tensor *norm,
+                           oar_scaler *scaler, int moved)
 {
     struct oari_optim_gpu *g = optim->gpu;
     const double *scale = NULL;
     oari_step_scaler with = { 0 };
     int64_t interval = 0;
 
-    if (g != NULL)
-        memset(g->done, 0, (size_t)optim->params);
-    *moved = g != NULL ? list_params(optim, 0, NULL) : 0;
-    if (*moved == 0)
-        return OAR_OK;
     if (scaler != NULL) {
         OARI_TRY(
             oari_scaler_on_gpu(scaler, g->device, &with.numbers, &interval));
@@ -340,9 +336,9 @@ oar_status oari_optim_gpu_step(oar_optim *optim, double clip, oar_tensor *norm,
         g->scaled = 1;
     }
     if (clip > 0 || norm != NULL || scaler != NULL) {
-        OARI_TRY(oari_cuda_grad_norm(*moved, g->list,
-                                     clip > 0 ? clip : INFINITY, partial_in(g),
-                                     numbers_in(g) + NORM, data_of(norm),
+        OARI_TRY(oari_cuda_grad_norm(moved, g->list, clip > 0 ? clip : INFINITY,
+                                     partial_in(g), numbers_in(g) + NORM,
+                                     data_of(norm),
                                      scaler != NULL ? &with : NULL));
         if (norm != NULL)
             oar_tensor_touch(norm);
@@ -350,6 +346,24 @@ oar_status oari_optim_gpu_step(oar_optim *optim, double clip, oar_tensor *norm,
             scale = numbers_in(g) + FACTOR;
     }
     return move_all(optim, scale);
+}
+
+oar_status oari_optim_gpu_step(oar_optim *optim, double clip, oar_tensor *norm,
+                               oar_scaler *scaler, int *moved)
+{
+    struct oari_optim_gpu *g = optim->gpu;
+    oari_gpu_interval *traced;
+    oar_status status;
+
+    if (g != NULL)
+        memset(g->done, 0, (size_t)optim->params);
+    *moved = g != NULL ? list_params(optim, 0, NULL) : 0;
+    if (*moved == 0)
+        return OAR_OK;
+    traced = oari_gpu_trace_begin(g->device, oar_stream_current(g->device));
+    status = step_all(optim, clip, norm, scaler, *moved);
+    oari_gpu_trace_end(traced, status == OAR_OK ? "optimizer step" : NULL);
+    return status;
 }
 
 /* ---- gradients without an optimizer -------------------------------------- */

@@ -13,6 +13,8 @@
 #include "base/status.h"
 #include "plan/planners.h"
 
+enum { BROADCAST_TIMES = 4 }; /* small_bytes, of a broadcast in a slot */
+
 /* ---- what a row fits ----------------------------------------------------- */
 
 /* Whether every rank knows all sizes that it needs to go by shared memory. */
@@ -28,11 +30,23 @@ static int needs_sizes(const oari_plan_request *req)
     return !knows_sizes(req) && !req->sizes_known;
 }
 
+/* Returns how many bytes go in a slot at once. A broadcast that fits has one
+ * sync point instead of two, and its root does not wait: that is worth a second
+ * copy of more bytes than elsewhere. */
+static size_t slot_limit(const oari_plan_request *req)
+{
+    size_t more = BROADCAST_TIMES * req->small_bytes;
+
+    if (req->kind != OAR_COLL_BROADCAST || req->small_bytes >= req->slot_bytes)
+        return req->small_bytes;
+    return more < req->slot_bytes ? more : req->slot_bytes;
+}
+
 /* A slot has little room, and nothing may force more into it. */
 static int fits_slot(const oari_plan_request *req)
 {
     return knows_sizes(req) &&
-           oari_slot_count(req) <= req->small_bytes / req->element;
+           oari_slot_count(req) <= slot_limit(req) / req->element;
 }
 
 /* Whether messages need sizes first: only those of objects do. */
@@ -171,7 +185,7 @@ static const char *best_over_messages(const oari_plan_request *req,
         return large && req->ranks > 2 ? "chain" : "binomial";
     case OAR_COLL_ALL_REDUCE: return best_all_reduce(req, r, bytes);
     case OAR_COLL_REDUCE:
-        return few ? "exchange" : large ? "chain" : "binomial";
+        return few && !small ? "exchange" : large ? "chain" : "binomial";
     case OAR_COLL_GATHER:
     case OAR_COLL_SCATTER:
         return has_equal_parts(req) && part <= (size_t)r->tree_bytes

@@ -45,6 +45,8 @@ extern const oari_algorithm oari_algorithms[];
       "messages: from here on broadcast and reduce are pipelines")             \
     X(tree_bytes, "OARSONG_TREE_BYTES", 32 << 10,                              \
       "messages: gather and scatter use a tree for parts up to here")          \
+    X(fetch_bytes, "OARSONG_FETCH_BYTES", 16 << 10,                            \
+      "shared memory: parts of private memory from here on are copied once")   \
     X(two_level, "OARSONG_TWO_LEVEL", 1,                                       \
       "1: inside hosts first, then across; 0: all ranks alike")                \
     X(engine_parts, "OARSONG_ENGINE_PARTS", 0,                                 \

@@ -55,6 +55,14 @@ void oari_plan_sync(oari_plan *plan, size_t from_at, size_t count)
                                       .count = count });
 }
 
+void oari_plan_sync_with(oari_plan *plan, int peer, size_t count)
+{
+    oari_plan_step(plan, (oari_step){ .kind = OARI_SYNC,
+                                      .peer = peer,
+                                      .from = OARI_IN,
+                                      .count = count });
+}
+
 void oari_plan_sync_table(oari_plan *plan)
 {
     oari_plan_step(
@@ -66,6 +74,20 @@ int oari_plan_unless_reachable(oari_plan *plan, oari_buffer what, int peer)
     oari_plan_step(plan, (oari_step){ .kind = OARI_UNLESS_REACHABLE,
                                       .from = what,
                                       .peer = peer });
+    return plan->steps - 1;
+}
+
+int oari_plan_unless_readable(oari_plan *plan, int peer)
+{
+    oari_plan_step(plan, (oari_step){ .kind = OARI_UNLESS_READABLE,
+                                      .from = OARI_IN,
+                                      .peer = peer });
+    return plan->steps - 1;
+}
+
+int oari_plan_unless_copied(oari_plan *plan)
+{
+    oari_plan_step(plan, (oari_step){ .kind = OARI_UNLESS_COPIED, .peer = -1 });
     return plan->steps - 1;
 }
 

@@ -22,14 +22,21 @@
 
 typedef enum oari_step_kind {
     /* A sync point: publish my slot to all ranks that share memory with me, and
-     * wait until theirs are published. count > 0: the slot carries that many
-     * elements of my input, from from_at on. from == OARI_TABLE: it carries my
-     * table of sizes, behind the addresses of my buffers. */
+     * wait until theirs are published: all (OARI_PEER_ALL), that of shm rank
+     * `peer` only, or none (OARI_PEER_NONE). count > 0: the slot carries that
+     * many elements of my input, from from_at on. from == OARI_TABLE: it
+     * carries my table of sizes, behind the addresses of my buffers. */
     OARI_SYNC,
     /* Go on at step `jump` unless the buffer `from` (OARI_IN or OARI_OUT) of
      * rank `peer` (-1: of every rank) can be reached. Follows the first SYNC.
      */
     OARI_UNLESS_REACHABLE,
+    /* The same for the input, to be copied from: private memory will do, too,
+     * if every rank can have the system copy that of all others. */
+    OARI_UNLESS_READABLE,
+    /* Go on at step `jump` unless every rank has what it copied so. Follows a
+     * SYNC with all. */
+    OARI_UNLESS_COPIED,
     /* to[to_at ..] = from[from_at ..], count elements. */
     OARI_COPY,
     /* to[to_at ..] = the operator applied to `from` of ranks 0, 1, 2, ... in
@@ -85,6 +92,7 @@ typedef struct oari_plan {
     int64_t room;
     int failed; /* memory ran out while the plan was made */
     int shows;  /* OARI_SHOWS_ bits: peers are told where these buffers are */
+    int slots_only;                  /* it uses no shared memory but slots */
     int gather_ranks;                /* ranks that a GATHER has room for */
     size_t gather_stride;            /* elements of each of them */
     size_t gather_count, work_count; /* elements of scratch */
@@ -93,7 +101,9 @@ typedef struct oari_plan {
     oari_step *step;
 } oari_plan;
 
-enum { OARI_SHOWS_IN = 1, OARI_SHOWS_OUT = 2 };
+/* OARI_SHOWS_PRIVATE: an input in private memory, too, for peers to fetch. */
+enum { OARI_SHOWS_IN = 1, OARI_SHOWS_OUT = 2, OARI_SHOWS_PRIVATE = 4 };
+enum { OARI_PEER_ALL = -1, OARI_PEER_NONE = -2 }; /* of a SYNC */
 
 /* A plan request: what a planner is told. Only what all ranks know alike may
  * decide the course of a plan. */
@@ -123,6 +133,7 @@ typedef struct oari_plan_request {
     size_t small_bytes;      /* up to here data goes in the slot at once */
     size_t slot_bytes;       /* room in a slot */
     size_t stage_bytes;      /* of a chunk of a bounce buffer */
+    size_t fetch_bytes;      /* from here on private memory is copied once */
     size_t chunk_bytes;      /* of a message */
     const int *hosts;        /* by rank; NULL: all on one */
     const int *shm_member;   /* by shm rank, the rank; NULL: the same */
@@ -142,9 +153,13 @@ void oari_plan_clear(oari_plan *plan);
 /* A lack of memory shows in plan->failed. Steps of no elements are left out. */
 
 void oari_plan_sync(oari_plan *plan, size_t from_at, size_t count);
+/* Waits for one rank, or none, and shows count elements of the input. */
+void oari_plan_sync_with(oari_plan *plan, int peer, size_t count);
 void oari_plan_sync_table(oari_plan *plan);
 /* Returns the index of the step, for oari_plan_jump_here. */
 int oari_plan_unless_reachable(oari_plan *plan, oari_buffer what, int peer);
+int oari_plan_unless_readable(oari_plan *plan, int peer);
+int oari_plan_unless_copied(oari_plan *plan);
 /* Makes step `jump` go on at the step that is appended next. */
 void oari_plan_jump_here(oari_plan *plan, int jump);
 void oari_plan_end(oari_plan *plan);

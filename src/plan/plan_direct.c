@@ -4,7 +4,10 @@
  * on them in place; the last sync point says that every rank has finished.
  *
  * If some buffer cannot be reached, the data goes through the slots if it fits,
- * else through the bounce buffers.
+ * else through the bounce buffers. Large inputs that are only copied may be
+ * private: then the system copies them from process to process, once. What it
+ * refuses to copy shows at the last sync point, and all is done once more,
+ * through the bounce buffers.
  *
  * all_reduce, reduce: rank r combines slice r of all inputs and stores it
  * straight into all outputs, or root's: not one copy.
@@ -75,8 +78,6 @@ static void work_in_place(const oari_plan_request *req, oari_plan *plan)
         break;
     default: fetch_parts(req, plan); break;
     }
-    oari_plan_sync(plan, 0, 0);
-    oari_plan_end(plan);
 }
 
 static int writes_to_peers(const oari_plan_request *req)
@@ -85,29 +86,76 @@ static int writes_to_peers(const oari_plan_request *req)
            req->kind == OAR_COLL_GATHER;
 }
 
+/* Returns the bytes of the longest part that a rank copies from another: all
+ * ranks know it. */
+static size_t longest_copy(const oari_plan_request *req)
+{
+    oari_partition row = oari_partition_parts(req);
+
+    if (req->kind == OAR_COLL_ALL_TO_ALL && req->ragged)
+        return req->longest_part * req->element;
+    return oari_partition_longest(&row) * req->element;
+}
+
+/* Whether ranks copy parts of their own from others. A broadcast is as fast
+ * through a bounce buffer, which one rank fills while the others read it. */
+static int copies_parts(oar_coll kind)
+{
+    return kind == OAR_COLL_GATHER || kind == OAR_COLL_SCATTER ||
+           kind == OAR_COLL_ALL_GATHER || kind == OAR_COLL_ALL_TO_ALL;
+}
+
+static int may_fetch(const oari_plan_request *req)
+{
+    return copies_parts(req->kind) && longest_copy(req) >= req->fetch_bytes;
+}
+
+/* Appends a step that jumps unless the inputs can be used. */
+static int unless_inputs(const oari_plan_request *req, oari_plan *plan,
+                         int peer)
+{
+    return may_fetch(req) ? oari_plan_unless_readable(plan, peer)
+                          : oari_plan_unless_reachable(plan, OARI_IN, peer);
+}
+
+/* Appends the last sync point, and the end if nothing is missing. Returns the
+ * step that jumps if something is, or -1. */
+static int finish(oari_plan *plan, int fetches)
+{
+    int missing = -1;
+
+    oari_plan_sync(plan, 0, 0);
+    if (fetches)
+        missing = oari_plan_unless_copied(plan);
+    oari_plan_end(plan);
+    return missing;
+}
+
 void oari_plan_direct_after_sync(const oari_plan_request *req, oari_plan *plan)
 {
-    int gather = req->kind == OAR_COLL_GATHER, in = -1, out = -1;
+    int gather = req->kind == OAR_COLL_GATHER, fetches = may_fetch(req);
+    int in = -1, out = -1, missing;
     int root_sends =
         req->kind == OAR_COLL_BROADCAST || req->kind == OAR_COLL_SCATTER;
     int ragged = req->ragged && req->kind == OAR_COLL_ALL_TO_ALL;
 
     if (!gather)
-        in = oari_plan_unless_reachable(plan, OARI_IN,
-                                        root_sends ? req->root : -1);
+        in = unless_inputs(req, plan, root_sends ? req->root : -1);
     if (writes_to_peers(req))
         out = oari_plan_unless_reachable(plan, OARI_OUT, req->root);
     work_in_place(req, plan);
+    missing = finish(plan, fetches && !gather);
     if (out >= 0)
         oari_plan_jump_here(plan, out);
     if (gather) { /* root's output is private: root fetches the parts */
-        in = oari_plan_unless_reachable(plan, OARI_IN, -1);
+        in = unless_inputs(req, plan, -1);
         if (req->rank == req->root)
             fetch_parts(req, plan);
-        oari_plan_sync(plan, 0, 0);
-        oari_plan_end(plan);
+        missing = finish(plan, fetches);
     }
     oari_plan_jump_here(plan, in);
+    if (missing >= 0)
+        oari_plan_jump_here(plan, missing);
     if (!ragged && oari_slot_count(req) <= req->slot_bytes / req->element)
         oari_plan_line(req, plan);
     else
@@ -119,6 +167,8 @@ void oari_plan_direct(const oari_plan_request *req, oari_plan *plan)
     plan->shows = OARI_SHOWS_IN;
     if (writes_to_peers(req) && (req->root < 0 || req->root == req->rank))
         plan->shows |= OARI_SHOWS_OUT;
+    if (may_fetch(req))
+        plan->shows |= OARI_SHOWS_PRIVATE;
     oari_plan_sync(plan, 0, 0);
     oari_plan_direct_after_sync(req, plan);
 }

@@ -1,9 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan_line: small operations. Each rank publishes its data in its slot; after
  * one sync point every rank reads what it needs from the slots of the others. n
- * slots are read and one is written. There is no second sync point: slots are
- * double-buffered. */
+ * slots are read and one is written. There is no second sync point: a rank has
+ * several slots in turn. A rank that needs nothing of the others does not wait
+ * for them: the root of a broadcast or scatter, the others in a reduce or
+ * gather. */
 #include "plan/planners.h"
+
+/* Returns whose slots this rank reads. */
+static int awaited_peer(const oari_plan_request *req)
+{
+    switch (req->kind) {
+    case OAR_COLL_BROADCAST:
+    case OAR_COLL_SCATTER:
+        return req->rank == req->root ? OARI_PEER_NONE : req->root;
+    case OAR_COLL_REDUCE:
+    case OAR_COLL_GATHER:
+        return req->rank == req->root ? OARI_PEER_ALL : OARI_PEER_NONE;
+    default: return OARI_PEER_ALL;
+    }
+}
 
 /* Publishes as much as a rank needs of this one. */
 static void sync_with_data(const oari_plan_request *req, oari_plan *plan)
@@ -28,7 +44,10 @@ static void sync_with_data(const oari_plan_request *req, oari_plan *plan)
     case OAR_COLL_ALL_TO_ALL: count *= (size_t)req->ranks; break;
     default: break;
     }
-    oari_plan_sync(plan, 0, count);
+    /* behind other steps of a plan, all ranks wait for all */
+    plan->slots_only = plan->steps == 0;
+    oari_plan_sync_with(
+        plan, plan->slots_only ? awaited_peer(req) : OARI_PEER_ALL, count);
 }
 
 /* all_to_all has equal parts only: before a sync point no rank knows the rows

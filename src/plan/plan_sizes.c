@@ -26,7 +26,7 @@ void oari_plan_sizes(const oari_plan_request *req, oari_plan *plan)
     size_t words = oari_table_words(req);
     int root = req->rank == req->root;
 
-    plan->shows = OARI_SHOWS_IN;
+    plan->shows = OARI_SHOWS_IN | OARI_SHOWS_PRIVATE;
     if (req->kind == OAR_COLL_GATHER && !req->object && root)
         plan->shows |= OARI_SHOWS_OUT;
     if (words == 0)

@@ -16,9 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How many collectives a rank remembers. In shared memory no rank can be far
- * ahead of the others. */
-enum { OARI_HISTORY_SHM = 16, OARI_HISTORY_MESSAGES = 512 };
+/* How many collectives a rank remembers. In shared memory no rank can be
+ * further ahead of the others than it has slots. */
+enum { OARI_HISTORY_SHM = 32, OARI_HISTORY_MESSAGES = 512 };
 
 /* Four of them share a cache line. */
 typedef struct oari_history_entry {

@@ -436,8 +436,10 @@ static void judge_claim(const oari_op_report *const *account,
     oari_text_add(&to, " #%llu: %s; rank %d calls it",
                   (unsigned long long)mine->sequence, by->claim, by->rank);
     add_site(&to, mine);
-    oari_text_add(&to, ", rank %d", by->about);
-    add_site(&to, theirs);
+    if (other != by) {
+        oari_text_add(&to, ", rank %d", by->about);
+        add_site(&to, theirs);
+    }
     sign_error(record, by, by->about, mine);
 }
 

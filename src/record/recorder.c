@@ -308,15 +308,32 @@ void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence, int waits)
             memory_order_relaxed, memory_order_relaxed);
 }
 
+uint64_t oari_recorder_wait_begin(oari_recorder *recorder)
+{
+    uint64_t now = oari_ticks();
+
+    store_word(&recorder->place.ring->waits_since, now);
+    return now;
+}
+
+/* Waits of several threads may be counted wrongly, but never slow each other
+ * down. */
+void oari_recorder_wait_end(oari_recorder *recorder, uint64_t since)
+{
+    oari_ring *ring = recorder->place.ring;
+
+    store_word(&ring->waits_since, 0);
+    store_word(&ring->waited, load_word(&ring->waited) + oari_ticks() - since);
+}
+
 /* ---- the trace ----------------------------------------------------------- */
 
-static unsigned trace_group(oari_recorder *r)
+__attribute__((noinline, cold)) static unsigned
+enter_trace_group(oari_recorder *r)
 {
     const oari_ring *ring = r->place.ring;
-    unsigned n = atomic_load_explicit(&r->trace_group, memory_order_relaxed);
+    unsigned n;
 
-    if (n != 0)
-        return n;
     pthread_mutex_lock(&r->lock);
     n = atomic_load(&r->trace_group);
     if (n == 0) {
@@ -334,53 +351,87 @@ static unsigned trace_group(oari_recorder *r)
     return n;
 }
 
-static unsigned trace_name(oari_recorder *r, uint64_t index)
+__attribute__((noinline, cold)) static unsigned
+enter_trace_name(oari_recorder *r, uint64_t index)
 {
-    site_key *key;
-    const oari_site *site;
+    const oari_site *site = &r->place.ring->site[index];
     char text[sizeof site->text + sizeof site->label + 2];
     unsigned n;
 
-    if (index == 0 || index >= OARI_SITES)
-        return 0;
-    key = &r->keys[index];
-    n = atomic_load_explicit(&key->trace_name, memory_order_relaxed);
-    if (n != 0)
-        return n;
-    site = &r->place.ring->site[index];
     snprintf(text, sizeof text, "%s%s%s", site->text,
              site->label[0] != 0 ? " " : "", site->label);
     n = oari_trace_name(text);
-    atomic_store_explicit(&key->trace_name, n, memory_order_relaxed);
+    atomic_store_explicit(&r->keys[index].trace_name, n, memory_order_relaxed);
     return n;
 }
 
-/* Writes an operation that has ended into the trace. */
-__attribute__((noinline, cold)) static void
-trace_operation(oari_recorder *r, uint64_t sequence, const oari_record_slot *s,
-                oar_record_state state)
+/* As oar_dtype_size, without a call. */
+static inline uint64_t element_bytes(uint64_t what)
+{
+    static const unsigned char bytes[256] = {
+#define X(name, value, size, text) [name] = size,
+        OAR_DTYPE_LIST(X) OAR_MOVED_DTYPE_LIST(X)
+#undef X
+    };
+
+    return bytes[what >> 16 & 255];
+}
+
+static inline void write_operation(uint64_t sequence, const oari_record_slot *s,
+                                   oar_record_state state, unsigned group,
+                                   unsigned name)
 {
     uint64_t what = load_word(&s->what), extra = load_word(&s->extra);
-    unsigned kind = what & 255;
-    int message = kind >= OAR_COLL_SEND;
     oari_trace_entry e = { .start = load_word(&s->posted),
                            .end = load_word(&s->done),
                            .kind = OARI_TRACE_OPERATION,
-                           .sub = kind };
+                           .sub = what & 255,
+                           .group = group,
+                           .peer = (unsigned)(what >> 32) & 0xffff,
+                           .name = name,
+                           .number = (uint32_t)(sequence - extra),
+                           .value =
+                               load_word(&s->count) * element_bytes(what) };
 
-    if (message && extra == OARI_CALL_TAG)
-        e.kind = OARI_TRACE_CALL;
-    if (state == OAR_RECORD_FAILED)
+    if (__builtin_expect(e.sub >= OAR_COLL_SEND, 0)) {
+        e.number = (uint32_t)sequence;
+        if (extra == OARI_CALL_TAG)
+            e.kind = OARI_TRACE_CALL;
+    }
+    e.sub |= (what >> 20) & OARI_TRACE_BLOCKING; /* bit 26: it was awaited */
+    if (__builtin_expect(state == OAR_RECORD_FAILED, 0))
         e.sub |= OARI_TRACE_FAILED;
-    if ((what >> 26 & 1) != 0)
-        e.sub |= OARI_TRACE_BLOCKING;
-    e.group = trace_group(r);
-    e.name = trace_name(r, load_word(&s->site));
-    e.peer = (unsigned)(what >> 32) & 0xffff;
-    e.number = (uint32_t)(message ? sequence : sequence - extra);
-    e.value =
-        load_word(&s->count) * oar_dtype_size((oar_dtype)(what >> 16 & 255));
     oari_trace_write(&e);
+}
+
+/* The first operation of a group, or from a place of the program. */
+__attribute__((noinline, cold)) static void
+trace_first(oari_recorder *r, uint64_t sequence, const oari_record_slot *s,
+            oar_record_state state)
+{
+    uint64_t site = load_word(&s->site) % OARI_SITES;
+    unsigned group = enter_trace_group(r);
+
+    write_operation(sequence, s, state, group,
+                    site != 0 ? enter_trace_name(r, site) : 0);
+}
+
+/* Writes an operation that has ended into the trace. */
+__attribute__((noinline)) static void trace_operation(oari_recorder *r,
+                                                      uint64_t sequence,
+                                                      const oari_record_slot *s,
+                                                      oar_record_state state)
+{
+    uint64_t site = load_word(&s->site) % OARI_SITES;
+    unsigned group =
+        atomic_load_explicit(&r->trace_group, memory_order_relaxed);
+    unsigned name =
+        atomic_load_explicit(&r->keys[site].trace_name, memory_order_relaxed);
+
+    if (__builtin_expect(group == 0 || name == 0, 0))
+        trace_first(r, sequence, s, state);
+    else
+        write_operation(sequence, s, state, group, name);
 }
 
 void oari_recorder_done(oari_recorder *recorder, uint64_t sequence,

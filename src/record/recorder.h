@@ -42,6 +42,10 @@ void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
                         const oari_operation *op, uint64_t state);
 /* Records whether a caller waits for the operation. */
 void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence, int waits);
+/* Records that a caller begins to wait for operations it had posted before, and
+ * gives when; and that it has waited since then. */
+uint64_t oari_recorder_wait_begin(oari_recorder *recorder);
+void oari_recorder_wait_end(oari_recorder *recorder, uint64_t since);
 void oari_recorder_done(oari_recorder *recorder, uint64_t sequence,
                         oar_record_state state);
 

@@ -56,10 +56,12 @@ static struct {
 static void before_fork(void)
 {
     pthread_mutex_lock(&mine.lock);
+    oari_metrics_before_fork();
 }
 
 static void in_parent(void)
 {
+    oari_metrics_in_parent();
     pthread_mutex_unlock(&mine.lock);
 }
 
@@ -67,6 +69,7 @@ static void in_parent(void)
  * closed. */
 static void in_child(void)
 {
+    oari_metrics_in_child();
     mine.map = NULL;
     mine.fd = mine.token = -1;
     mine.token_map = NULL;
@@ -212,6 +215,9 @@ static void sign_box(oari_recorder_file *box, const oari_ring_owner *who)
     box->head.threads = who->threads;
     box->head.epoch = epoch;
     box->head.nonce = mine.nonce;
+    if (oari_env_text("OARSONG_RUN_ID") != NULL)
+        snprintf(box->head.run, sizeof box->head.run, "%s",
+                 oari_env_text("OARSONG_RUN_ID"));
     oari_host_sign(&box->head);
     box->head.base_ticks = oari_ticks();
     atomic_store(&box->head.exited, 0);
@@ -426,6 +432,7 @@ static oar_status open_box(const oari_ring_owner *who)
     oari_fork_guard(mine.fd);
     if (mine.map->head.nonce != mine.nonce)
         sign_box(mine.map, who);
+    oari_metrics_attach(&mine.map->metrics);
     if (mine.source == FOLDER && !who->threads)
         announce_end(folder, mine.map->head.rank);
     return OAR_OK;
@@ -436,6 +443,7 @@ static void close_box(void)
 {
     if (mine.source == INHERITED)
         return;
+    oari_metrics_attach(NULL);
     munmap(mine.map, OARI_FILE_BYTES);
     mine.map = NULL;
     oari_fork_close(mine.fd);
@@ -507,7 +515,17 @@ static void fill_ring(oari_ring *r, const oari_ring_owner *who, uint64_t serial,
     atomic_store(&r->state, OARI_RING_JOINING);
 }
 
-/* Makes a ring in a file of its own, because the recorder file is full. */
+/* Maps memory for a ring: of this process where ranks are its threads, else a
+ * memfd that peers can map. */
+static void *map_ring(const oari_ring_owner *who, int fd)
+{
+    return who->threads ? mmap(NULL, OARI_FILE_UNIT, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                        : mmap(NULL, OARI_FILE_UNIT, PROT_READ | PROT_WRITE,
+                               MAP_SHARED, fd, 0);
+}
+
+/* Makes a ring in memory of its own, because the recorder file is full. */
 static oar_status make_ring_apart(const oari_ring_owner *who, uint64_t serial,
                                   oari_ring_place *place)
 {
@@ -516,16 +534,18 @@ static oar_status make_ring_apart(const oari_ring_owner *who, uint64_t serial,
 
     if (!oari_alloc_allowed(OARI_FILE_UNIT))
         return OAR_E_NOMEM;
-    OARI_TRY(make_memfd(OARI_FILE_UNIT, &fd));
-    at = mmap(NULL, OARI_FILE_UNIT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (!who->threads)
+        OARI_TRY(make_memfd(OARI_FILE_UNIT, &fd));
+    at = map_ring(who, fd);
     if (at == MAP_FAILED) {
         oar_status status =
             oari_fail(OAR_E_SYSTEM, "map a ring of the recorder");
-        close(fd);
+        if (fd >= 0)
+            close(fd);
         return status;
     }
     madvise(at, OARI_FILE_UNIT, MADV_DONTFORK);
-    *place = (oari_ring_place){ at, oari_fork_guard(fd), 0, 1 };
+    *place = (oari_ring_place){ at, fd >= 0 ? oari_fork_guard(fd) : -1, 0, 1 };
     fill_ring(at, who, serial, 0, mine.map->head.epoch);
     atomic_fetch_add(&mine.map->head.crowded, 1);
     return OAR_OK;

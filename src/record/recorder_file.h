@@ -3,10 +3,11 @@
  * records for each group, and outlives the process. It may have no name (a
  * memfd).
  *
- * A recorder file is one unit with the head, then OARI_FILE_RINGS units with a
- * ring each. A ring is complete in itself, so that a peer maps one ring and
- * nothing else. The layout is the same, byte for byte, on every host: the
- * launcher and `oarsong autopsy` read these files, also copies from elsewhere.
+ * A recorder file is one unit with the head and the newest numbers, then
+ * OARI_FILE_RINGS units with a ring each. A ring is complete in itself, so that
+ * a peer maps one ring and nothing else. The layout is the same, byte for byte,
+ * on every host: the launcher and `oarsong autopsy` read these files, also
+ * copies from elsewhere.
  */
 #ifndef OARI_RECORD_RECORDER_FILE_H
 #define OARI_RECORD_RECORDER_FILE_H
@@ -16,10 +17,13 @@
 
 #include <oarsong/recorder.h>
 
+#include "record/metrics_page.h"
+
 enum {
     OARI_FILE_RINGS = 64,
     OARI_FILE_UNIT = 65536, /* a multiple of every page size */
     OARI_FILE_VERSION = 3,
+    OARI_METRICS_AT = 4096, /* in the first unit */
     OARI_SITES = 256,
     OARI_MEMBERS = 1024 /* = OARI_MAX_RANKS */
 };
@@ -92,6 +96,9 @@ typedef struct oari_ring {
     char group[160];
     uint16_t member[OARI_MEMBERS]; /* ranks in the world */
     oari_ring_fault fault;
+    _Atomic uint64_t waited;      /* ticks that callers waited for operations
+                                     which they had posted without waiting */
+    _Atomic uint64_t waits_since; /* ticks; 0: no caller waits now */
     _Alignas(4096) oari_site site[OARI_SITES];
     oari_record_slot slot[OAR_RECORDS];
 } oari_ring;
@@ -132,11 +139,17 @@ typedef struct oari_recorder_head {
     uint64_t look_ticks;
     char seen_state; /* oari_box_life */
     char note[160];
+
+    char run[64]; /* the launcher's name for the job; "": none */
 } oari_recorder_head;
 
 typedef struct oari_recorder_file {
     union {
         oari_recorder_head head;
+        struct {
+            char before[OARI_METRICS_AT];
+            oari_metrics_page metrics;
+        };
         char room[OARI_FILE_UNIT];
     };
     oari_ring ring[OARI_FILE_RINGS];
@@ -144,6 +157,8 @@ typedef struct oari_recorder_file {
 
 _Static_assert(sizeof(oari_recorder_file) == OARI_FILE_BYTES,
                "a recorder file is 65 units");
+_Static_assert(sizeof(oari_recorder_head) <= OARI_METRICS_AT,
+               "the head ends before the numbers");
 
 extern const char oari_recorder_file_magic[8], oari_ring_magic[8];
 

@@ -129,6 +129,9 @@ static void mend_box(oari_recorder_copy *image)
     MEND(box->head.host);
     MEND(box->head.boot);
     MEND(box->head.note);
+    MEND(box->head.run);
+    for (int i = 0; i < OARI_METRICS; i++)
+        MEND(box->metrics.slot[i].name);
     if (box->head.rank < -1 || box->head.rank >= OARI_MEMBERS)
         box->head.rank = -1;
     if (box->head.world < 0 || box->head.world > OARI_MEMBERS)

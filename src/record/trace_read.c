@@ -22,7 +22,13 @@
  * them fit in 64 bits. */
 #define MOST_NS ((int64_t)1 << 58)
 
-enum { MOST_SOURCES = 65535, MOST_THREADS = 65535, MOST_CHUNKS = 1 << 18 };
+enum {
+    MOST_SOURCES = 65535,
+    MOST_THREADS = 65535,
+    MOST_CHUNKS = 1 << 18,
+    RELEASE_EVENTS = 1 << 20, /* after reading so many, memory is given back */
+    RELEASE_CHUNKS = RELEASE_EVENTS / OARI_TRACE_EVENTS
+};
 
 /* ---- one file ------------------------------------------------------------ */
 
@@ -207,7 +213,8 @@ static int thread_number(oari_trace_source *s, int64_t id)
 static int is_known(const oari_trace_source *s, const oari_trace_event *e)
 {
     return e->kind > OARI_TRACE_THREAD && e->kind < OARI_TRACE_KINDS &&
-           e->name < s->names && e->group < s->groups;
+           e->name < s->names && e->group < s->groups &&
+           (e->kind != OARI_TRACE_GPU || e->number < s->names);
 }
 
 static uint64_t count_events(const oari_trace_source *s)
@@ -261,6 +268,14 @@ static int by_start(const void *a, const void *b)
     return x->event < y->event ? -1 : x->event > y->event;
 }
 
+/* Gives back the memory of what was read from the files. What is read again
+ * comes from the system's cache. */
+static void release_pages(const oar_trace *t)
+{
+    for (int i = 0; i < t->sources; i++)
+        madvise(t->source[i].map, t->source[i].bytes, MADV_DONTNEED);
+}
+
 static oar_status read_events(oar_trace *t)
 {
     uint64_t most = 0;
@@ -271,11 +286,15 @@ static oar_status read_events(oar_trace *t)
     if (t->place == NULL)
         return OAR_E_NOMEM;
     for (int i = 0; i < t->sources; i++)
-        for (unsigned c = 0; c < t->source[i].chunks; c++)
+        for (unsigned c = 0; c < t->source[i].chunks; c++) {
             OARI_TRY(read_chunk(t, i, c, most));
+            if (c % RELEASE_CHUNKS == 0)
+                release_pages(t);
+        }
     OARI_TRY(oari_trace_align(t));
     for (uint64_t i = 0; i < t->events; i++)
         t->place[i].start_ns += t->source[t->place[i].source].offset_ns;
+    release_pages(t);
     qsort(t->place, t->events, sizeof *t->place, by_start);
     t->zero_ns = t->events > 0 ? t->place[0].start_ns : 0;
     return OAR_OK;
@@ -404,6 +423,8 @@ oar_status oar_trace_process_at(const oar_trace *trace, int index,
     p.stopped = atomic_load(&h->full) != 0;
     p.wall_ns = h->wall_ns + (trace->zero_ns - s->offset_ns - h->base_ns);
     p.error_ns = s->error_ns;
+    p.gpu_lost = atomic_load(&h->gpu_lost);
+    p.gpu_error_ns = (int64_t)(atomic_load(&h->gpu_error_ns) & INT64_MAX);
     return oari_struct_give(process, &p, sizeof p, "trace_process_at");
 }
 
@@ -443,6 +464,10 @@ static void fill_event(const oar_trace *t, const oari_trace_place *p,
     to->blocking = (e->sub & OARI_TRACE_BLOCKING) != 0;
     if (e->kind == OARI_TRACE_OPERATION && to->op < OAR_COLL_SEND && g != NULL)
         to->id = (oari_trace_group_hash(g) ^ e->number) * 1099511628211u | 1;
+    if (e->kind == OARI_TRACE_GPU) {
+        to->thread = 0;
+        to->group = s->name[e->number];
+    }
     to->peer = (int)e->peer - 1;
     to->number = e->number;
     if (e->kind == OARI_TRACE_METRIC)
@@ -464,6 +489,8 @@ oar_status oar_trace_event_at(const oar_trace *trace, uint64_t index,
         return oari_fail(OAR_E_ARG, "trace_event_at %llu of %llu",
                          (unsigned long long)index,
                          (unsigned long long)trace->events);
+    if (index % RELEASE_EVENTS == RELEASE_EVENTS - 1)
+        release_pages(trace);
     fill_event(trace, &trace->place[index], &e);
     return oari_struct_give(event, &e, sizeof e, "trace_event_at");
 }

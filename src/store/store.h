@@ -102,7 +102,8 @@ typedef oar_status (*oari_wait_check_fn)(void *arg);
 void oari_store_set_wait_check(oari_wait_check_fn look, void *arg);
 
 /* Sets how long changes by this thread may wait for the lock of a store: until
- * a time of oari_now_ns, or, with 0, as long as the kind of store allows.
+ * a time of oari_now_ns, but at least for a moment in which other processes end
+ * their changes, or, with 0, as long as the kind of store allows.
  * Returns the deadline that was set before, so that the caller can restore it.
  */
 int64_t oari_store_set_lock_deadline(int64_t deadline_ns);

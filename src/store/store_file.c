@@ -31,8 +31,10 @@ typedef struct file_store {
 
 enum {
     NAME_MAX_BYTES = 3 * OAR_STORE_KEY_MAX + 1,
-    LOCK_MS = 30000, /* for other processes to finish their changes */
-    LOCK_TRIES = 5   /* after which the pauses stay at 1.6 ms */
+    LOCK_MS = 30000,   /* for other processes to finish their changes */
+    PATIENCE_MS = 500, /* even past a deadline: a change takes less, and the
+                          caller can then say whom it has waited for */
+    LOCK_TRIES = 5     /* after which the pauses stay at 1.6 ms */
 };
 
 static _Thread_local int64_t lock_deadline_ns; /* 0: LOCK_MS from now */
@@ -179,9 +181,12 @@ static oar_status take_lock(file_store *s, int lock)
     int64_t since = oari_now_ns();
     int64_t deadline =
         lock_deadline_ns != 0 ? lock_deadline_ns : oari_deadline(LOCK_MS);
+    int64_t patience = oari_deadline(PATIENCE_MS);
     char holder[32] = "another process";
     long pid;
 
+    if (deadline < patience)
+        deadline = patience;
     for (int tries = 0; flock(lock, LOCK_EX | LOCK_NB) != 0; tries++) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return oari_fail(OAR_E_SYSTEM, "lock %s", s->path);

@@ -15,6 +15,7 @@
 
 #include "tensor/cpu/arith.h"
 #include "tensor/cpu/kernels.h"
+#include "tensor/cpu/low_rank.h"
 #include "tensor/cpu/nn/attention.h"
 #include "tensor/cpu/nn/conv.h"
 #include "tensor/cpu/nn/nn_kernels.h"
@@ -96,7 +97,10 @@ typedef const oari_array *oari_in; /* an array in the list below */
     X(rotary, (oari_in to, int add, oari_in x, oari_in angle, int64_t turned,  \
                int back))                                                      \
     X(attend, (const oari_attention *a))                                       \
-    X(attend_back, (const oari_attention *a))
+    X(attend_back, (const oari_attention *a))                                  \
+    X(low_rank_p, (const oari_low_rank *l))                                    \
+    X(low_rank_q, (const oari_low_rank *l))                                    \
+    X(low_rank_back, (const oari_low_rank *l))
 
 typedef struct oari_kernel_table {
     int wide;  /* kernels that say "f32 or f64" need f32 copies of halves; 0:

@@ -114,6 +114,21 @@ oar_status oar_storage_create_detached(size_t bytes, int shared,
     return OAR_OK;
 }
 
+oar_status oar_storage_create_detached_on(oar_device device, size_t bytes,
+                                          oar_storage **storage)
+{
+    oar_storage *s;
+
+    if (storage == NULL)
+        return oari_fail(OAR_E_ARG,
+                         "storage_create_detached_on: nowhere to give it");
+    s = make_detached(device, bytes, bytes, OARI_PRIVATE);
+    if (s == NULL)
+        return OAR_E_NOMEM;
+    *storage = s;
+    return OAR_OK;
+}
+
 oar_storage *oar_storage_retain(oar_storage *storage)
 {
     if (storage != NULL)

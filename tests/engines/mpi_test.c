@@ -511,10 +511,13 @@ static void a_program_that_initialised_mpi_keeps_it(void **state)
         expect(run(2, program, levels[i]));
 }
 
-/* MPICH 5 says it itself, in the program's own MPI_Init. */
+/* MPICH 5 says it itself, in the program's own MPI_Init; and two ranks of Open
+ * MPI that do not know of each other may fail there at making the same folder.
+ */
 static int says_wrong_mpirun(const char *text)
 {
-    return strstr(text, "mpirun of this MPI") != NULL ||
+    return strstr(text, "orte_init failed") != NULL ||
+           strstr(text, "mpirun of this MPI") != NULL ||
            strstr(text, "not of one MPI job") != NULL ||
            strstr(text, "uses another MPI") != NULL ||
            strstr(text, "unsupported PMI version") != NULL;
@@ -539,7 +542,7 @@ static void the_wrong_mpirun_is_reported(void **state)
         setenv("OARSONG_BACKEND", backends[i], 1);
         assert_int_not_equal(run_by(launcher, NULL, 2, program, "multiple"), 0);
         read_log(text, sizeof text);
-        if (!says_wrong_mpirun(text))
+        if (!says_wrong_mpirun(text) || strstr(text, "Segmentation") != NULL)
             show_log();
         assert_null(strstr(text, "Segmentation"));
         assert_true(says_wrong_mpirun(text));

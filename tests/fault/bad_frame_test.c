@@ -3,9 +3,6 @@
  * connection that changes bytes on the way. One rank is real and in this
  * process, the test is the other (support/fake_rank.h). OARSONG_TEST_LARGE=1
  * tries every bit instead of one in several. */
-#include "support/fake_rank.h"
-
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,6 +15,7 @@
 #include "support/leak_check.h"
 #include "support/test_job.h"
 #include "support/last_error.h"
+#include "support/real_rank.h"
 
 enum {
     PATIENCE_MS = 10000,
@@ -29,9 +27,7 @@ enum {
 
 /* The real rank 0, and rank 1. */
 typedef struct bad_frame_context {
-    oar_store *store;
-    oari_match *match;
-    tcp_mesh mesh;
+    real_rank real;
     fake_rank other;
     int fd; /* a connection from 1 to 0 */
     oar_transfer receive;
@@ -47,34 +43,13 @@ static int bit_step(void)
 
 static oari_secret secret;
 
-static void open_mesh(bad_frame_context *s)
-{
-    oari_open with = { .env = { .size = sizeof with.env,
-                                .rank = 0,
-                                .ranks = 2,
-                                .name = "g",
-                                .timeout_ms = PATIENCE_MS,
-                                .store = s->store },
-                       .eager_bytes = 64 << 10 };
-    char host[OARI_HOST_NAME_BYTES];
-    tcp_setup setup = {
-        .with = &with, .prefix = "g/1", .host = host, .match = s->match
-    };
-
-    OK(oari_host_name(host));
-    tcp_init(&s->mesh);
-    OK(tcp_open(&s->mesh, &setup));
-}
-
 static void open_context(bad_frame_context *s)
 {
     memset(s, 0, sizeof *s);
     OK(oari_secret_find(&secret));
-    OK(oar_store_create_memory(&s->store));
-    OK(oari_match_create(0, 2, 64 << 10, &s->match));
-    fake_rank_publish(s->store, "g/1", 1, 2, &secret, "127.0.0.1:1");
-    open_mesh(s);
-    fake_rank_init(&s->other, s->store, "g/1", 1, 2, &secret);
+    real_rank_init(&s->real, &secret, "127.0.0.1:1");
+    OK(real_rank_open(&s->real, PATIENCE_MS));
+    fake_rank_init(&s->other, s->real.store, REAL_RANK_PREFIX, 1, 2, &secret);
     s->fd = fake_rank_connect(&s->other, 0);
     assert_true(s->fd >= 0);
     s->receive = (oar_transfer){ .size = sizeof s->receive,
@@ -82,19 +57,15 @@ static void open_context(bad_frame_context *s)
                                  .tag = TAG,
                                  .data = s->got,
                                  .bytes = DATA };
-    OK(oari_match_recv(s->match, &s->receive));
+    OK(oari_match_recv(s->real.match, &s->receive));
 }
 
 static void close_context(bad_frame_context *s)
 {
     oari_fork_close(s->fd);
-    tcp_abort(&s->mesh, OAR_E_ABORTED);
-    tcp_progress(&s->mesh);
-    oari_match_abort(s->match, OAR_E_ABORTED);
-    tcp_close(&s->mesh);
-    oari_match_destroy(s->match);
+    real_rank_abort(&s->real);
     fake_rank_free(&s->other);
-    oar_store_destroy(s->store);
+    real_rank_free(&s->real);
 }
 
 /* A message as rank 1 would push it. */
@@ -119,11 +90,11 @@ static link_outcome await_outcome(bad_frame_context *s, int timeout_ms)
     int64_t deadline = oari_deadline(timeout_ms);
 
     while (oari_now_ns() < deadline) {
-        if (tcp_progress(&s->mesh) != OAR_OK)
+        if (tcp_progress(&s->real.mesh) != OAR_OK)
             return ENDED;
         if (s->receive.done)
             return TAKEN;
-        if (s->mesh.peer[1].gone)
+        if (s->real.mesh.peer[1].gone)
             return GONE;
     }
     return NOTHING;
@@ -146,7 +117,7 @@ static void complete_hello(bad_frame_context *s)
     fake_rank_hello(&s->other, 0, 0, raw);
     fake_rank_send(s->fd, raw, sizeof raw);
     while (got < 0 && oari_now_ns() < deadline) {
-        OK(tcp_progress(&s->mesh));
+        OK(tcp_progress(&s->real.mesh));
         got = fake_rank_recv(s->fd, answer, sizeof answer, 0);
     }
     assert_int_equal(got, FAKE_RANK_HELLO);
@@ -162,7 +133,7 @@ static int hangs_up(bad_frame_context *s, int fd)
     int got = -1;
 
     while (got < 0 && oari_now_ns() < deadline) {
-        OK(tcp_progress(&s->mesh));
+        OK(tcp_progress(&s->real.mesh));
         got = fake_rank_recv(fd, &byte, 1, 0);
     }
     oari_fork_close(fd);
@@ -235,9 +206,9 @@ static void calls_count_once_in_any_order(void **state)
         int64_t deadline = oari_deadline(PATIENCE_MS);
         fd[i] = fake_rank_connect(&s.other, 0);
         fake_rank_send(fd[i], raw[i], FAKE_RANK_HELLO);
-        while (s.mesh.peer[1].conn[i] == NULL && oari_now_ns() < deadline)
-            OK(tcp_progress(&s.mesh));
-        assert_non_null(s.mesh.peer[1].conn[i]);
+        while (s.real.mesh.peer[1].conn[i] == NULL && oari_now_ns() < deadline)
+            OK(tcp_progress(&s.real.mesh));
+        assert_non_null(s.real.mesh.peer[1].conn[i]);
     }
     for (int i = 0; i < 3; i++)
         assert_true(refuses(&s, raw[i], FAKE_RANK_HELLO));
@@ -287,11 +258,11 @@ static int is_heard(bad_frame_context *s, const unsigned char raw[FAULT])
 
     fake_rank_send(fd, raw, FAULT);
     shutdown(fd, SHUT_WR);
-    while (!tcp_published(&s->mesh, &heard) && oari_now_ns() < deadline &&
+    while (!tcp_published(&s->real.mesh, &heard) && oari_now_ns() < deadline &&
            fake_rank_recv(fd, &byte, 1, 0) != 0)
-        OK(tcp_progress(&s->mesh));
+        OK(tcp_progress(&s->real.mesh));
     oari_fork_close(fd);
-    return tcp_published(&s->mesh, &heard);
+    return tcp_published(&s->real.mesh, &heard);
 }
 
 /* Also where all else goes by TLS: it is sealed by itself, and not readable. */
@@ -314,7 +285,7 @@ static void a_fault_is_accepted_only_as_it_was_sealed(void **state)
         write_fault(&s, OARI_FACT_FAULT, raw);
         assert_null(memmem(raw, sizeof raw, "enough", 6));
         assert_true(is_heard(&s, raw));
-        assert_true(tcp_published(&s.mesh, &heard));
+        assert_true(tcp_published(&s.real.mesh, &heard));
         assert_string_equal(heard.error.text, "enough of it");
         assert_int_equal(heard.evidence, OARI_EVIDENCE_STOPPED);
         close_context(&s);
@@ -427,7 +398,7 @@ static int shake_hands(bad_frame_context *s, tls_relay *r, int timeout_ms)
         if (oari_stream_handshake(&r->stream, &done, &want) != OAR_OK)
             return 0;
         pass_on(s, r);
-        OK(tcp_progress(&s->mesh));
+        OK(tcp_progress(&s->real.mesh));
     }
     return done;
 }
@@ -490,9 +461,9 @@ static int turned_away(bad_frame_context *s, tls_relay *r)
     unsigned char byte;
 
     while (oari_now_ns() < deadline) {
-        OK(tcp_progress(&s->mesh));
+        OK(tcp_progress(&s->real.mesh));
         if (fake_rank_recv(s->fd, &byte, 1, 0) == 0)
-            return !s->receive.done && !s->mesh.peer[1].gone;
+            return !s->receive.done && !s->real.mesh.peer[1].gone;
     }
     return 0;
 }
@@ -575,36 +546,22 @@ static void a_handshake_changed_on_its_way_fails(void **state)
 
 static oar_status open_with(const oari_secret *theirs, int change_at)
 {
-    oari_open with = { .env = { .size = sizeof with.env,
-                                .ranks = 2,
-                                .name = "g",
-                                .timeout_ms = PATIENCE_MS },
-                       .eager_bytes = 64 << 10 };
-    char host[OARI_HOST_NAME_BYTES];
-    tcp_setup setup = { .with = &with, .prefix = "g/1", .host = host };
-    oar_store *store;
+    const char *key = REAL_RANK_PREFIX "/tcp/1";
     unsigned char *note;
     void *value;
     size_t bytes;
-    tcp_mesh m = { 0 };
+    real_rank real;
     oar_status status;
 
-    OK(oar_store_create_memory(&store));
-    fake_rank_publish(store, "g/1", 1, 2, theirs, "127.0.0.1:1");
-    OK(oar_store_get(store, "g/1/tcp/1", 0, &value, &bytes));
+    real_rank_init(&real, theirs, "127.0.0.1:1");
+    OK(oar_store_get(real.store, key, 0, &value, &bytes));
     note = value;
     if (change_at >= 0)
         note[change_at] ^= 1;
-    OK(oar_store_set(store, "g/1/tcp/1", value, bytes));
+    OK(oar_store_set(real.store, key, value, bytes));
     oar_free(value);
-    with.env.store = store;
-    OK(oari_match_create(0, 2, 64 << 10, &setup.match));
-    OK(oari_host_name(host));
-    tcp_init(&m);
-    status = tcp_open(&m, &setup);
-    tcp_close(&m);
-    oari_match_destroy(setup.match);
-    oar_store_destroy(store);
+    status = real_rank_open(&real, PATIENCE_MS);
+    real_rank_free(&real);
     return status;
 }
 

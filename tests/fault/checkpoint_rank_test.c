@@ -238,7 +238,7 @@ static int survive(test_job *c, int rank, rank_run *r, rank_case *k,
     }
     if (k->row.fault == DISK_FAULT_STOP && k->row.victim == 0) {
         shared_flag_raise(&k->go_on);
-        RANK_CHECK(shared_flag_await(&k->go_on, RANKS, STOPPED_MS));
+        RANK_CHECK(shared_flag_await(&k->go_on, RANKS, busy_ms(STOPPED_MS)));
     }
     failed = check_folder(c, rank, r->group, k);
     shared_flag_raise(&k->go_on);
@@ -323,7 +323,7 @@ static void continue_victim(rank_job *j)
 
     if (!test_job_wait_stopped(&j->job, v, TEST_JOB_LIMIT_MS))
         test_job_give_up(&j->job, "the rank has not stopped");
-    if (!shared_flag_await(&j->k->go_on, RANKS - 1, STOPPED_MS))
+    if (!shared_flag_await(&j->k->go_on, RANKS - 1, busy_ms(STOPPED_MS)))
         test_job_give_up(&j->job, "the others have not left it");
     kill(j->job.pid[v], SIGCONT);
     test_job_expect(&j->job, v, 0);

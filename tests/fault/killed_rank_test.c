@@ -128,6 +128,8 @@ static int kill_everywhere(int ranks)
     int scenarios = 0;
 
     for (const operation_case *d = operation_cases; d->name != NULL; d++) {
+        if (!operation_is_chosen(d, ranks))
+            continue;
         p->operation = d;
         count_steps(p, ranks);
         for (int victim = 0; victim < ranks; victim++)
@@ -187,6 +189,16 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 
     pass_moment();
     result = syscall(SYS_sendmsg, fd, message, flags);
+    pass_moment();
+    return result;
+}
+
+ssize_t send(int fd, const void *data, size_t bytes, int flags)
+{
+    ssize_t result;
+
+    pass_moment();
+    result = syscall(SYS_sendto, fd, data, bytes, flags, NULL, 0);
     pass_moment();
     return result;
 }

@@ -47,7 +47,6 @@ typedef struct loose_case {
     loose_way way;
     shared_flag posted;   /* by the survivors: their messages are under way */
     shared_flag reported; /* by the survivors: these have failed */
-    _Atomic pid_t pid;    /* the victim's */
 } loose_case;
 
 static oar_status join_loose(const test_job *c, int rank, const loose_case *p,
@@ -230,7 +229,6 @@ static int go_on(test_job *c, int rank, oar_group *g)
  * with them. */
 static int be_victim(test_job *c, int rank, oar_group *g, loose_case *p)
 {
-    atomic_store(&p->pid, getpid());
     RANK_CHECK(shared_flag_await(&p->posted, 2, TEST_JOB_LIMIT_MS));
     switch (p->way) {
     case DIES: raise(SIGKILL); break;
@@ -256,6 +254,14 @@ static int be_rank(test_job *c, int rank, void *arg)
     return failed;
 }
 
+/* The others may have run out of time before it stops. */
+static void wake_victim(test_job *c)
+{
+    if (!test_job_wait_stopped(c, VICTIM, TEST_JOB_LIMIT_MS))
+        test_job_give_up(c, "the rank has not stopped");
+    kill(c->pid[VICTIM], SIGCONT);
+}
+
 static void run_case(const transport *by, loose_way way)
 {
     static const char *const ways[] = { "dies", "stops", "leaves", "aborts" };
@@ -268,7 +274,7 @@ static void run_case(const transport *by, loose_way way)
                    ways[way]);
     if (way == STOPS) {
         shared_flag_await(&p->reported, 2, TEST_JOB_LIMIT_MS);
-        kill(atomic_load(&p->pid), SIGCONT);
+        wake_victim(&c);
     }
     for (int r = 0; r < VICTIM; r++)
         test_job_expect(&c, r, 0);
@@ -322,7 +328,6 @@ static int stop_halfway(test_job *c, int rank, oar_group *g, halfway_case *p)
 
     RANK_CHECK(in != NULL && out != NULL);
     memset(out, 5, HUGE);
-    atomic_store(&p->base.pid, getpid());
     RANK_OK(oar_recv(g, oar_span_of(in, HUGE, OAR_U8), 0, 1, NULL, &work[0]));
     RANK_OK(oar_send(g, oar_span_of(out, HUGE, OAR_U8), 0, 2, NULL, &work[1]));
     for (int i = 0; i < p->moment * 20; i++)
@@ -333,6 +338,7 @@ static int stop_halfway(test_job *c, int rank, oar_group *g, halfway_case *p)
         RANK_CHECK(in[i] == in[0] && (in[i] == 3 || in[i] == 4));
     RANK_OK(oar_work_wait(work[1]));
     RANK_OK(oar_send(g, oar_span_of(out, 8, OAR_U8), 0, 3, NULL, NULL));
+    RANK_CHECK(shared_flag_await(&p->base.reported, 2, TEST_JOB_LIMIT_MS));
     oar_work_release(work[0]);
     oar_work_release(work[1]);
     free(in);
@@ -380,6 +386,7 @@ static int use_again(test_job *c, int rank, oar_group *g, halfway_case *p)
         RANK_OK(oar_probe(g, VICTIM, 3, &found, NULL));
     } while (!found);
     RANK_OK(oar_recv(g, oar_span_of(small, 8, OAR_U8), VICTIM, 3, NULL, NULL));
+    shared_flag_raise(&p->base.reported); /* the victim may leave */
     for (size_t i = 0; i < HUGE; i++)
         RANK_CHECK(in[i] == 6);
     RANK_OK(oar_work_cancel(again, &given_up));
@@ -420,7 +427,7 @@ static void buffers_of_messages_that_moved_are_left_alone(void **state)
             test_job_start(&c, RANKS, be_halfway, p, "%s: stops at moment %d",
                            transports[i].name, p->moment);
             shared_flag_await(&p->base.reported, 1, TEST_JOB_LIMIT_MS);
-            kill(atomic_load(&p->base.pid), SIGCONT);
+            wake_victim(&c);
             for (int r = 0; r < RANKS; r++)
                 test_job_expect(&c, r, 0);
             test_job_end(&c);

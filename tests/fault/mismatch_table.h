@@ -135,6 +135,21 @@ static const program table[] = {
       { "count 4", "count 5" },
       0 },
 
+    { "a wrong call before fourteen in which no root waits",
+      "barrier; broadcast 3; broadcast 4; broadcast 4; broadcast 4; "
+      "broadcast 4; broadcast 4; broadcast 4; broadcast 4; broadcast 4; "
+      "broadcast 4; broadcast 4; broadcast 4; broadcast 4; broadcast 4; "
+      "broadcast 4; barrier",
+      "barrier; broadcast 5; broadcast 4; broadcast 4; broadcast 4; "
+      "broadcast 4; broadcast 4; broadcast 4; broadcast 4; broadcast 4; "
+      "broadcast 4; broadcast 4; broadcast 4; broadcast 4; broadcast 4; "
+      "broadcast 4; barrier",
+      WRONG,
+      2,
+      2,
+      { "count 3", "count 5" },
+      0 },
+
     /* ---- roots: each sends, none waits, the next call shows it */
     { "two senders",
       "broadcast 9 @0; barrier",

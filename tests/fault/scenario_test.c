@@ -172,6 +172,17 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
     WITH_MOMENTS(ssize_t, syscall(SYS_sendmsg, fd, message, flags));
 }
 
+ssize_t send(int fd, const void *data, size_t bytes, int flags)
+{
+    WITH_MOMENTS(ssize_t, syscall(SYS_sendto, fd, data, bytes, flags, NULL, 0));
+}
+
+ssize_t recv(int fd, void *data, size_t bytes, int flags)
+{
+    WITH_MOMENTS(ssize_t,
+                 syscall(SYS_recvfrom, fd, data, bytes, flags, NULL, NULL));
+}
+
 ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
     WITH_MOMENTS(ssize_t, syscall(SYS_recvmsg, fd, message, flags));

@@ -85,7 +85,7 @@ static int something_there(oar_group *g)
 
     if (b == NULL)
         return has_fresh(&g->engine);
-    if (b->arrived < b->ranks && oari_sync_missing(b) < 0)
+    if (b->complete != b->sync_point && oari_sync_missing(b) < 0)
         return 1;
     for (int r = 0; r < b->ranks; r++)
         if (has_mail(b, r))
@@ -547,7 +547,7 @@ static void *arrive(void *arg)
         if (d->by_mail)
             oari_shm_messages_send(d->mail[0], &t, 1);
         else {
-            oari_sync_begin(b);
+            oari_sync_begin(b, OARI_AWAIT_ALL);
             oari_sync_poll(b);
         }
         meet_at_start(d, &turns);
@@ -594,7 +594,7 @@ static void fall_asleep_often(wakeup_pair *d)
         if (d->by_mail)
             oari_match_recv(d->match[1], &t);
         else
-            oari_sync_begin(&d->shm[1]);
+            oari_sync_begin(&d->shm[1], OARI_AWAIT_ALL);
         meet_at_start(d, &turns);
         wait_a_little();
         seen = arm_and_look(d, &t);
@@ -651,11 +651,53 @@ static void neither_side_of_the_handshake_misses_the_other(void **state)
     }
 }
 
+static int is_rung(const oari_shm *shm)
+{
+    uint64_t rings;
+
+    return read(shm->wait_fd, &rings, sizeof rings) > 0;
+}
+
+/* A rank that comes before the last one would take a core from it. */
+static void
+without_cores_to_spare_only_the_last_rank_wakes_the_others(void **state)
+{
+    enum { RANKS = 3 };
+    oari_recorder *recorder[RANKS];
+    oari_shm shm[RANKS];
+    oari_world *world;
+
+    memset(shm, 0, sizeof shm);
+    assert_int_equal(oari_world_create(RANKS, 512, 4096, &world), OAR_OK);
+    for (int r = 0; r < RANKS; r++) {
+        oari_ring_owner owner = { .group = "crowd", .rank = r, .ranks = RANKS };
+
+        assert_int_equal(oari_recorder_make(&owner, &recorder[r]), OAR_OK);
+        assert_int_equal(oari_world_join(world, r, -1, recorder[r], &shm[r]),
+                         OAR_OK);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        assert_false(is_rung(&shm[0]) || is_rung(&shm[1]));
+        oari_sync_begin(&shm[r], OARI_AWAIT_ALL);
+        assert_int_equal(oari_sync_poll(&shm[r]), r == RANKS - 1);
+        oari_shm_arm(&shm[r]);
+    }
+    assert_true(is_rung(&shm[0]) && is_rung(&shm[1]));
+    for (int r = 0; r < RANKS; r++) {
+        assert_true(oari_sync_poll(&shm[r]));
+        oari_world_leave(&shm[r]);
+        oari_recorder_destroy(recorder[r]);
+    }
+    oari_world_release(world);
+}
+
 /* An argument is a pattern: only the tests that fit it are run. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(neither_side_of_the_handshake_misses_the_other),
+        cmocka_unit_test(
+            without_cores_to_spare_only_the_last_rank_wakes_the_others),
         cmocka_unit_test(no_barrier_loses_a_wakeup),
         cmocka_unit_test(no_small_sum_loses_a_wakeup),
         cmocka_unit_test(no_message_loses_a_wakeup),

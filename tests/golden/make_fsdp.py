@@ -8,7 +8,7 @@ A GPT is trained in f64 by AdamW, gradients clipped to a norm of 1. KIND is
 KIND.start.NAME and KIND.end.NAME are its parameters before the first step and
 after the last, KIND.loss and KIND.norm the mean loss and the norm before
 clipping of each step. The batch follows from x_of and y_of, which
-tests/parallel/golden_fsdp_test.c has too; the ranks divide its rows. One
+tests/parallel/golden_fsdp.h has too; the ranks divide its rows. One
 process trains the same, and must come to the same numbers.
 """
 import os

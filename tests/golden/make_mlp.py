@@ -5,7 +5,7 @@
 The format is in records.py. Training runs are KIND.loss (one per step) and
 KIND.NAME for each parameter after the last step; init.NAME is each parameter
 before the first. The data follow from x_of and y_of below, which
-tests/unit/optim_test.c has too.
+tests/unit/mlp_cases.h has too.
 """
 import pathlib
 

@@ -102,8 +102,10 @@ typedef oar_tensor *(*table_entry_fn)(oar_tape *tape, const inputs *in);
 
 /* Those that operations of GPUs do without: other kernels do it, or it depends
  * on the shape; and what data parallelism has its own tests for. */
-static const char *const others[] = { "pick_rows", "add_rows", "sum_columns",
-                                      "hash_add", "layer_norm_again" };
+static const char *const others[] = { "pick_rows",     "add_rows",
+                                      "sum_columns",   "hash_add",
+                                      "low_rank_p",    "low_rank_q",
+                                      "low_rank_back", "layer_norm_again" };
 
 static oar_tensor *top_of(oar_tape *tape, oar_tensor *a)
 {

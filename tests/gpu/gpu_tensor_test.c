@@ -39,6 +39,81 @@ static int are(const oar_tensor *t, int count, const double *wanted)
     return 1;
 }
 
+/* ---- integers ------------------------------------------------------------ */
+
+typedef oar_tensor *(*integer_fn)(oar_tape *, oar_tensor *, oar_tensor *);
+
+/* Returns whether the results are the cpu's, of every dtype of integers. The
+ * second input is repeated. */
+static int is_as_on_the_cpu(integer_fn fn, const double *a, const double *b)
+{
+    int same = 1;
+
+    for (int d = OAR_I8; d <= OAR_U64 && same; d++) {
+        oar_tensor *x = oar_empty(NULL, (oar_dtype)d, OAR_SHAPE(2, 3));
+        oar_tensor *y = oar_empty(NULL, (oar_dtype)d, OAR_SHAPE(3));
+        oar_tensor *there_x, *there_y, *here, *there;
+        int is_unsigned = oar_dtype_name((oar_dtype)d)[0] == 'u';
+        double wanted[6], second[3];
+
+        for (int i = 0; i < 3; i++)
+            second[i] = is_unsigned ? fabs(b[i]) : b[i];
+        oar_tensor_write(x, OAR_F64, a);
+        oar_tensor_write(y, OAR_F64, second);
+        there_x = oar_to(NULL, x, gpu);
+        there_y = oar_to(NULL, y, gpu);
+        here = fn(NULL, x, y);
+        there = fn(NULL, there_x, there_y);
+        same = here != NULL && there != NULL &&
+               oar_tensor_read(here, OAR_F64, wanted) == OAR_OK &&
+               are(there, 6, wanted);
+        oar_tensor_release(here);
+        oar_tensor_release(there);
+        oar_tensor_release(there_x);
+        oar_tensor_release(there_y);
+        oar_tensor_release(x);
+        oar_tensor_release(y);
+    }
+    return same;
+}
+
+/* Returns whether fn of 7 and that number is refused by the next wait. */
+static int is_refused(integer_fn fn, double second, const char *why)
+{
+    oar_tensor *a = oar_full(NULL, OAR_I32, OAR_SHAPE(1), 7);
+    oar_tensor *b = oar_full(NULL, OAR_I32, OAR_SHAPE(1), second);
+    oar_tensor *x = oar_to(NULL, a, gpu), *y = oar_to(NULL, b, gpu);
+    oar_tensor *out = fn(NULL, x, y);
+    int refused =
+        out != NULL &&
+        oar_stream_synchronize(gpu, oar_stream_current(gpu)) == OAR_E_ARG &&
+        strstr(oar_last_error_text(), why) != NULL;
+
+    oar_tensor_release(out);
+    oar_tensor_release(x);
+    oar_tensor_release(y);
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+    return refused;
+}
+
+static int divides(test_job *c, int rank, void *arg)
+{
+    static const double a[] = { -128, 7, 100, 127, -7, 0 };
+
+    RANK_CHECK(is_as_on_the_cpu(oar_div, a, (double[]){ -1, 2, -3 }));
+    RANK_CHECK(is_as_on_the_cpu(oar_pow, a, (double[]){ 0, 3, 7 }));
+    RANK_CHECK(is_refused(oar_div, 0, "div of integers on cuda:0: element 0"));
+    RANK_CHECK(is_refused(oar_pow, -2, "has the exponent -2"));
+    RANK_OK(oar_stream_synchronize(gpu, oar_stream_current(gpu)));
+    return 0;
+}
+
+static void integers_are_divided_as_on_the_cpu(void **state)
+{
+    run(1, divides, "integers");
+}
+
 /* ---- moving -------------------------------------------------------------- */
 
 static int goes_there_and_back(test_job *c, int rank, void *arg)
@@ -151,9 +226,33 @@ static int has_storage(test_job *c, int rank, void *arg)
     return 0;
 }
 
+/* A storage without memory gets that of another, and lets go of it. */
+static int borrows_memory(test_job *c, int rank, void *arg)
+{
+    const double numbers[] = { 1, 2, 3 };
+    oar_tensor *lender = oar_empty_on(NULL, gpu, OAR_F32, OAR_SHAPE(3));
+    oar_storage *storage;
+    oar_tensor *view;
+
+    RANK_CHECK(oar_storage_create_detached_on(gpu, 12, NULL) == OAR_E_ARG);
+    RANK_OK(oar_storage_create_detached_on(gpu, 12, &storage));
+    RANK_CHECK(oar_storage_const_data(storage) == NULL);
+    RANK_OK(oar_storage_attach(storage, oar_tensor_data(lender), NULL, NULL));
+    view = oar_view_of(NULL, storage, 0, OAR_F32, OAR_SHAPE(3));
+    RANK_CHECK(view != NULL && oar_tensor_device(view).kind == OAR_CUDA);
+    RANK_OK(oar_tensor_write(lender, OAR_F64, numbers));
+    RANK_CHECK(are(view, 3, numbers));
+    RANK_OK(oar_storage_detach(storage));
+    oar_tensor_release(view);
+    oar_storage_release(storage);
+    oar_tensor_release(lender);
+    return 0;
+}
+
 static void storage_is_made_on_a_gpu_and_given_up(void **state)
 {
     run(1, has_storage, "storage");
+    run(1, borrows_memory, "borrowed memory");
 }
 
 /* ---- arithmetic ---------------------------------------------------------- */
@@ -392,6 +491,7 @@ int main(void)
         cmocka_unit_test(numbers_go_from_one_gpu_to_another),
         cmocka_unit_test(storage_is_made_on_a_gpu_and_given_up),
         cmocka_unit_test(sums_multiples_and_conversions_stay_on_the_gpu),
+        cmocka_unit_test(integers_are_divided_as_on_the_cpu),
         cmocka_unit_test(gradients_cross_devices_and_stay_where_their_leaf_is),
         cmocka_unit_test(what_a_gpu_cannot_do_is_refused_with_a_sentence),
         cmocka_unit_test(a_gpus_memory_goes_out_and_in_by_dlpack),

@@ -238,6 +238,7 @@ static int losses_agree(test_job *c, int rank, void *arg)
     const layer_case cases[] = {
         { "cross entropy", entropy, { OAR_SHAPE(8, 7) } },
         { "cross entropy in packs", entropy, { OAR_SHAPE(8, 64) } },
+        { "cross entropy of long rows", entropy, { OAR_SHAPE(8, 1528) } },
         { "cross entropy, smooth", smooth_entropy, { OAR_SHAPE(8, 16) } },
         { "cross entropy, weighted", weighted_entropy, { OAR_SHAPE(8, 7) } },
         { "cross entropy, each", each_entropy, { OAR_SHAPE(8, 40) } },

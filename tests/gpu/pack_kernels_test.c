@@ -101,6 +101,11 @@ static int elements_agree(test_job *c, int rank, void *arg)
           { OAR_SHAPE(64, 72), OAR_SHAPE(72, 64) } },
         { "a transposed copy", turned, { OAR_SHAPE(100, 70) } },
         { "transposed copies", turned, { OAR_SHAPE(3, 65, 40) } },
+        { "transposed packs", turned, { OAR_SHAPE(72, 136) } },
+        { "transposed packs of parts", turned, { OAR_SHAPE(2, 64, 40) } },
+        { "a product with a row of several tiles",
+          run_mul,
+          { OAR_SHAPE(12, 1000), OAR_SHAPE(1000) } },
         { "a copy of columns", cut, { OAR_SHAPE(30, 40) } },
         { "numbers", with_numbers, { OAR_SHAPE(8200) } },
     };
@@ -200,6 +205,12 @@ static int rows_agree(test_job *c, int rank, void *arg)
         { "layer norm by blocks",
           layer_norm,
           { OAR_SHAPE(5, 1040), OAR_SHAPE(1040), OAR_SHAPE(1040) } },
+        { "layer norm of a warp's longest rows",
+          layer_norm,
+          { OAR_SHAPE(13, 768), OAR_SHAPE(768), OAR_SHAPE(768) } },
+        { "layer norm by two packs a thread",
+          layer_norm,
+          { OAR_SHAPE(3, 2200), OAR_SHAPE(2200), OAR_SHAPE(2200) } },
         { "layer norm of long rows",
           layer_norm,
           { OAR_SHAPE(2, 4112), OAR_SHAPE(4112), OAR_SHAPE(4112) } },
@@ -250,6 +261,17 @@ static oar_tensor *wide_embedding(oar_tape *tape, oar_tensor *const *in)
 }
 
 /* Its gradient is added to one that is there. */
+/* Rows that a warp of the gradient takes after its first. */
+static oar_tensor *far_embedding(oar_tape *tape, oar_tensor *const *in)
+{
+    int64_t number[90];
+
+    for (int i = 0; i < 90; i++)
+        number[i] = i % 2 ? 5999 : i * 66;
+    return oar_embedding(tape, in[0],
+                         indices(tape, in[0], OAR_SHAPE(90), number));
+}
+
 static oar_tensor *two_embeddings(oar_tape *tape, oar_tensor *const *in)
 {
     static const int64_t few[] = { 5, 2, 5 };
@@ -294,7 +316,9 @@ static int picks_agree(test_job *c, int rank, void *arg)
         { "embedding in packs", embedding, { OAR_SHAPE(40, 24) } },
         { "embedding of wide rows", wide_embedding, { OAR_SHAPE(41, 264) } },
         { "two embeddings", two_embeddings, { OAR_SHAPE(40, 16) } },
+        { "embedding of many rows", far_embedding, { OAR_SHAPE(6000, 2) } },
         { "dropout in packs", drop, { OAR_SHAPE(17, 88) } },
+        { "dropout of several blocks", drop, { OAR_SHAPE(130, 88) } },
         { "dropout of a part", drop_part, { OAR_SHAPE(1000) } },
         { "linear cross entropy",
           classify,

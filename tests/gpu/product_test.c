@@ -277,6 +277,95 @@ GPU_TEST(what_is_asked_of_cublaslt_is_answered)
     return 0;
 }
 
+/* Integers of at most 9 bits over 8: TF32 holds them, and an f32 every sum of
+ * MANY of their products. */
+static oar_tensor *make_short(oar_shape shape, int step)
+{
+    oar_tensor *made = oar_empty(NULL, OAR_F32, shape);
+    int64_t count = oar_tensor_count(made);
+    double *number = calloc((size_t)count, sizeof *number);
+
+    for (int64_t i = 0; i < count; i++)
+        number[i] = (double)((i * step) % 1023 - 511) / 8;
+    oar_tensor_write(made, OAR_F64, number);
+    free(number);
+    return made;
+}
+
+enum { MANY = 48, DEEP = 24, BROAD = 40 };
+
+/* linear(x, weight, bias) and its gradients in TF32: of numbers that it holds
+ * they are exact; of others they are near, and rounded where there is cuBLASLt;
+ * and f32 has the bits from before when it comes back. */
+GPU_TEST(products_in_tf32_round_what_they_multiply)
+{
+    oar_tensor *exact[] = { make_short(OAR_SHAPE(MANY, DEEP), 37),
+                            make_short(OAR_SHAPE(BROAD, DEEP), 53),
+                            make_short(OAR_SHAPE(BROAD), 71),
+                            make_short(OAR_SHAPE(MANY, BROAD), 91) };
+    oar_tensor *others[] = {
+        oar_normal(NULL, OAR_F32, OAR_SHAPE(MANY, DEEP), 1, 0, 1),
+        oar_normal(NULL, OAR_F32, OAR_SHAPE(BROAD, DEEP), 2, 0, 1),
+        oar_normal(NULL, OAR_F32, OAR_SHAPE(BROAD), 3, 0, 1),
+        oar_normal(NULL, OAR_F32, OAR_SHAPE(MANY, BROAD), 4, 0, 1)
+    };
+    oar_tensor *wanted[4], *full[4], *got[4], *again[4];
+    int rounds = oar_device_blas(gpu) == OAR_OK;
+
+    RANK_OK(run_linear(exact, cpu, wanted));
+    RANK_OK(run_linear(others, gpu, full));
+    RANK_OK(oar_device_set_math(gpu, OAR_MATH_TF32));
+    RANK_OK(run_linear(exact, gpu, got));
+    for (int i = 0; i < 4; i++) {
+        RANK_CHECK(difference(wanted[i], got[i]) == 0);
+        oar_tensor_release(wanted[i]);
+        oar_tensor_release(got[i]);
+    }
+    RANK_OK(run_linear(others, cpu, wanted));
+    RANK_OK(run_linear(others, gpu, got));
+    RANK_OK(oar_device_set_math(gpu, OAR_MATH_F32));
+    RANK_OK(run_linear(others, gpu, again));
+    for (int i = 0; i < 4; i++) { /* 10 bits, as f16 has */
+        int is_product = i < 3;   /* not the gradient of the bias */
+
+        RANK_CHECK(difference(wanted[i], got[i]) <= tolerance(OAR_F16, MANY));
+        if (rounds && is_product)
+            RANK_CHECK(difference(full[i], got[i]) > 0);
+        RANK_CHECK(difference(full[i], again[i]) == 0);
+        oar_tensor_release(wanted[i]);
+        oar_tensor_release(full[i]);
+        oar_tensor_release(got[i]);
+        oar_tensor_release(again[i]);
+        oar_tensor_release(exact[i]);
+        oar_tensor_release(others[i]);
+    }
+    return 0;
+}
+
+GPU_TEST(products_in_tf32_without_cublaslt_are_those_of_f32)
+{
+    oar_tensor *in[] = {
+        oar_normal(NULL, OAR_F32, OAR_SHAPE(MANY, DEEP), 1, 0, 1),
+        oar_normal(NULL, OAR_F32, OAR_SHAPE(BROAD, DEEP), 2, 0, 1), NULL,
+        oar_normal(NULL, OAR_F32, OAR_SHAPE(MANY, BROAD), 4, 0, 1)
+    };
+    oar_tensor *wanted[4], *got[4];
+
+    setenv("OARSONG_CUBLASLT_LIBRARY", "/no/libcublasLt.so", 1);
+    RANK_OK(run_linear(in, gpu, wanted));
+    RANK_OK(oar_device_set_math(gpu, OAR_MATH_TF32));
+    RANK_OK(run_linear(in, gpu, got));
+    for (int i = 0; i < 3; i++) {
+        RANK_CHECK(difference(wanted[i], got[i]) == 0);
+        oar_tensor_release(wanted[i]);
+        oar_tensor_release(got[i]);
+    }
+    oar_tensor_release(in[0]);
+    oar_tensor_release(in[1]);
+    oar_tensor_release(in[3]);
+    return 0;
+}
+
 GPU_TEST(a_cublaslt_that_is_not_there_is_named)
 {
     setenv("OARSONG_CUBLASLT_LIBRARY", "/no/libcublasLt.so", 1);
@@ -285,15 +374,46 @@ GPU_TEST(a_cublaslt_that_is_not_there_is_named)
     return 0;
 }
 
+/* ---- products of nothing ------------------------------------------------- */
+
+/* Of `a` all leading dims but one are there; b is repeated in them. */
+GPU_TEST(a_product_of_no_matrices_writes_nothing)
+{
+    oar_tensor *here = oar_full(NULL, OAR_F32, OAR_SHAPE(40), 7);
+    oar_tensor *guard = oar_to(NULL, here, gpu);
+    oari_array to = oari_array_of(guard), a = to, b = to;
+    float number[40];
+
+    to.at = oari_layout_rows(OAR_SHAPE(4, 0, 2, 5));
+    a.at = oari_layout_rows(OAR_SHAPE(4, 0, 2, 3));
+    b.at = oari_layout_rows(OAR_SHAPE(3, 5));
+    RANK_OK(oari_cuda_matmul(NULL, &to, 0, &a, &b));
+    RANK_OK(oar_tensor_read(guard, OAR_F32, number));
+    for (int i = 0; i < 40; i++)
+        RANK_CHECK(number[i] == 7);
+    to.at = oari_layout_rows(OAR_SHAPE(1, 2, 5)); /* the sum over them */
+    a.at = oari_layout_rows(OAR_SHAPE(0, 2, 3));
+    RANK_OK(oari_cuda_matmul(NULL, &to, 0, &a, &b));
+    RANK_OK(oar_tensor_read(guard, OAR_F32, number));
+    for (int i = 0; i < 40; i++)
+        RANK_CHECK(number[i] == (i < 10 ? 0 : 7));
+    oar_tensor_release(guard);
+    oar_tensor_release(here);
+    return 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_product_of_no_matrices_writes_nothing),
         cmocka_unit_test(products_are_those_of_the_cpu),
         cmocka_unit_test(products_without_cublaslt_are_too),
         cmocka_unit_test(choices_of_algorithms_are_kept_in_a_file),
         cmocka_unit_test(linear_layers_are_those_of_the_cpu),
         cmocka_unit_test(a_bias_is_added_to_every_row),
         cmocka_unit_test(what_is_asked_of_cublaslt_is_answered),
+        cmocka_unit_test(products_in_tf32_round_what_they_multiply),
+        cmocka_unit_test(products_in_tf32_without_cublaslt_are_those_of_f32),
         cmocka_unit_test(a_cublaslt_that_is_not_there_is_named),
     };
 

@@ -20,7 +20,7 @@ typedef struct training {
     oar_tape *tape;
     oar_tensor *x, *target, *weight, *bias, *loss;
     oar_optim *optim;
-    int calls, cuts;
+    int calls, cuts, drops;
     int reads; /* the step reads its loss */
     int with_cut;
 } training;
@@ -71,6 +71,11 @@ static oar_status count_cut(void *arg)
     return OAR_OK;
 }
 
+static void count_drop(void *arg)
+{
+    ((training *)arg)->drops++;
+}
+
 static oar_status run_step(void *arg)
 {
     training *t = arg;
@@ -88,7 +93,7 @@ static oar_status run_step(void *arg)
         return oar_last_error()->status;
     if (oar_backward(t->tape, loss) != OAR_OK)
         return oar_last_error()->status;
-    if (t->with_cut && oar_replay_cut(count_cut, t) != OAR_OK)
+    if (t->with_cut && oar_replay_cut_with(count_cut, t, count_drop) != OAR_OK)
         return oar_last_error()->status;
     return oar_optim_step_with(t->optim, OAR_OPTS(oar_step_opts, .clip = 0.5));
 }
@@ -141,7 +146,9 @@ GPU_TEST(a_replay_trains_as_the_step_does)
         RANK_CHECK(t.calls == 3 && oar_replay_graphs(replay) == 1 + with_cut);
         RANK_CHECK(t.cuts == (with_cut ? STEPS : 0));
         RANK_CHECK(memcmp(plain, replayed, sizeof plain) == 0);
+        RANK_CHECK(t.drops == (with_cut ? 2 : 0));
         oar_replay_destroy(replay);
+        RANK_CHECK(t.drops == (with_cut ? 3 : 0));
         close_training(&t);
     }
     return 0;
@@ -244,6 +251,8 @@ GPU_TEST(wrong_arguments_are_refused)
     RANK_CHECK(fails_with(oar_replay_run(NULL), OAR_E_ARG, "without a replay"));
     RANK_OK(oar_replay_cut(count_cut, &t)); /* outside of a step: a call */
     RANK_CHECK(t.cuts == 1);
+    RANK_OK(oar_replay_cut_with(count_cut, &t, count_drop));
+    RANK_CHECK(t.cuts == 2 && t.drops == 1);
     oar_replay_destroy(NULL);
     return 0;
 }

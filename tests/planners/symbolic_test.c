@@ -33,13 +33,18 @@ static void run_twice(const symbolic_op *op, uint64_t seed)
     plans_run(&c, NULL);
 }
 
-/* All reachable, none, only one private, or only root's output private. */
+/* All reachable, none, only one private, only root's output private, or none
+ * but inputs that the system copies: for all ranks, or all but one. */
 static void set_reach(symbolic_op *op, int how)
 {
     uint64_t one = UINT64_C(1) << (op->req.ranks / 2);
 
     op->in_reach = how == 0 ? UINT64_MAX : how == 1 ? 0 : ~one;
     op->out_reach = how == 0 ? UINT64_MAX : how == 1 ? 0 : ~one;
+    op->fetches = how >= 4;
+    op->misses = how == 5 ? one : 0;
+    if (how >= 4)
+        op->in_reach = op->out_reach = 0;
     if (how == 3) {
         op->in_reach = UINT64_MAX;
         op->out_reach = op->req.root >= 0 ? ~(UINT64_C(1) << op->req.root) : 0;
@@ -50,7 +55,7 @@ static int kinds_of_reach(const oari_algorithm *a)
 {
     return a->over == OARI_MEMORY && (strcmp(a->name, "direct") == 0 ||
                                       strcmp(a->name, "sizes") == 0)
-               ? 4
+               ? 6
                : 1;
 }
 
@@ -386,6 +391,21 @@ static void a_barrier_that_does_not_wait_is_found_out(void **state)
     assert_non_null(strstr(symbolic_run(&c, NULL), "passes a barrier"));
 }
 
+/* Rank 0 goes on whenever it can, through broadcasts in which it waits for no
+ * rank. */
+static void a_rank_that_runs_too_far_ahead_is_found_out(void **state)
+{
+    symbolic_op op = plans_make(plans_find("line", OAR_COLL_BROADCAST), 3, 1,
+                                (plans_variant){ 0 });
+    symbolic_case c = {
+        .ranks = 3, .ops = 4, .op = { op, op, op, op }, .order = SYMBOLIC_EAGER
+    };
+
+    assert_null(symbolic_run(&c, NULL));
+    c.careless = 1;
+    assert_non_null(strstr(symbolic_run(&c, NULL), "finds another sync point"));
+}
+
 /* ---- several hosts ------------------------------------------------------- */
 
 /* Ranks over hosts: in blocks, in turn, or at random; numbered by their lowest
@@ -454,6 +474,7 @@ int main(void)
         cmocka_unit_test(operations_of_different_kinds_follow_each_other),
         cmocka_unit_test(wrong_planners_are_found_out),
         cmocka_unit_test(a_barrier_that_does_not_wait_is_found_out),
+        cmocka_unit_test(a_rank_that_runs_too_far_ahead_is_found_out),
         cmocka_unit_test(two_levels_give_the_result_on_any_hosts),
     };
 

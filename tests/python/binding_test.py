@@ -49,15 +49,6 @@ class Collectives(unittest.TestCase):
             with self.subTest(ranks=ranks):
                 oar.simulate(ranks, body)
 
-    def test_all_reduce_of_every_dtype(self):
-        def body(g):
-            for name in FORMATS:
-                a = made(name, [g.rank + 1, 2, 3])
-                g.all_reduce(a)
-                n = g.size
-                self.assertEqual(list(a), [n * (n + 1) // 2, 2 * n, 3 * n])
-        self.each(body)
-
     def test_operators(self):
         def body(g):
             n = g.size
@@ -252,6 +243,16 @@ class Works(unittest.TestCase):
             self.assertEqual(seen, [None])
         oar.simulate(2, body)
 
+    def test_then_is_told_why_it_failed(self):
+        def body(g):
+            seen, over = [], threading.Event()
+            work = g.all_reduce(made("f32", [1] * (g.rank + 1)), wait=False)
+            work.then(lambda error: (seen.append(error), over.set()))
+            self.assertTrue(over.wait(60))
+            self.assertEqual(seen[0].status, "OAR_E_MISMATCH")
+            return True
+        self.assertTrue(all(oar.simulate(2, body)))
+
     def test_wait_any_says_which(self):
         def body(g):
             if g.rank == 0:
@@ -318,6 +319,27 @@ class Failures(unittest.TestCase):
         self.assertIn(line_of("mark: reduce"), caught.exception.text)
         self.assertIn(line_of("mark: barrier"), caught.exception.text)
         self.assertEqual(caught.exception.status, "OAR_E_MISMATCH")
+
+    def test_a_span_is_reduced_with_the_line_of_its_call(self):
+        def body(g):
+            a = made("f32", [1, 2])
+            span = oar.Span(a)
+            g.all_reduce(span)
+            g.all_reduce(span, oar.MAX)
+            self.assertEqual(list(a), [g.size, 2 * g.size])
+            if g.rank == 0:
+                g.all_reduce(span)  # mark: span
+            else:
+                g.barrier()
+        with self.assertRaises(oar.MismatchError) as caught:
+            oar.simulate(2, body)
+        self.assertIn(line_of("mark: span"), caught.exception.text)
+
+    def test_a_span_in_a_group_that_is_closed(self):
+        group = oar.create(None, 0, 1)
+        group.close()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            group.all_reduce(oar.Span(made("f32", [1])))
 
     def test_a_label_is_in_the_text(self):
         def body(g):

@@ -55,9 +55,11 @@ int program_add_leaf(dtensor_program *p, oar_shape shape, int64_t index_below)
         is_index
             ? oar_uniform(NULL, OAR_I64, shape, seed, 0, (double)index_below)
             : oar_normal(NULL, OAR_F64, shape, seed, 0, 0.8);
-    oar_tensor *part = truth_part(whole, spec, seed);
+    oar_tensor *here = truth_part(whole, spec, seed);
+    oar_tensor *part = oar_to(NULL, here, p->device);
     int number = p->values;
 
+    oar_tensor_release(here);
     if (whole == NULL || part == NULL ||
         (!is_index && (oar_tensor_require_grad(whole, 1) != OAR_OK ||
                        oar_tensor_require_grad(part, 1) != OAR_OK)))

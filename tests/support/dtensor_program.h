@@ -18,6 +18,7 @@ typedef struct program_value {
 typedef struct dtensor_program {
     uint64_t seed, state;
     oar_mesh *mesh;
+    oar_device device; /* of the parts; what is whole is on the cpu */
     oar_tape *tape;
     int values;
     program_value value[PROGRAM_VALUES];
@@ -34,5 +35,9 @@ int program_add_leaf(dtensor_program *p, oar_shape shape, int64_t index_below);
 /* Applies a random operation to random values. Returns 1, or 0 if there are
  * none that suit it, or -1 if it failed whole or in parts. */
 int program_step(dtensor_program *p);
+
+/* Runs the program of a seed, of 5 to 20 operations, forward and backward, and
+ * compares it with the same on one rank. Says what differs. */
+oar_status program_check(oar_mesh *mesh, oar_device device, uint64_t seed);
 
 #endif

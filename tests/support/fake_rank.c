@@ -120,6 +120,24 @@ void fake_rank_hello(fake_rank *i, int to, int slot,
     free(c);
 }
 
+void fake_rank_answer(fake_rank *i, int to,
+                      const unsigned char hello[FAKE_RANK_HELLO],
+                      unsigned char raw[FAKE_RANK_HELLO])
+{
+    oari_frame answer = { .kind = OARI_FRAME_HELLO,
+                          .context = i->mesh.context,
+                          .source = (uint32_t)i->mesh.rank,
+                          .bytes = TCP_HELLO };
+    tcp_conn *c = calloc(1, sizeof *c);
+
+    c->peer = to;
+    c->state = TCP_UP;
+    memcpy(c->hello, hello + OARI_FRAME_BYTES, TCP_HELLO);
+    oari_frame_write(&answer, raw);
+    OK(tcp_make_hello(&i->mesh, c, &answer, raw + OARI_FRAME_BYTES));
+    free(c);
+}
+
 oari_stream fake_rank_start_tls(fake_rank *i, int to, int fd)
 {
     tcp_conn *c = calloc(1, sizeof *c);

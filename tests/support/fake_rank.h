@@ -35,6 +35,11 @@ int fake_rank_connect(const fake_rank *i, int to);
 void fake_rank_hello(fake_rank *i, int to, int slot,
                      unsigned char raw[FAKE_RANK_HELLO]);
 
+/* Writes the bytes of the answer to a hello of rank `to`. */
+void fake_rank_answer(fake_rank *i, int to,
+                      const unsigned char hello[FAKE_RANK_HELLO],
+                      unsigned char raw[FAKE_RANK_HELLO]);
+
 /* Begins TLS with that rank over fd, which stays the caller's. */
 oari_stream fake_rank_start_tls(fake_rank *i, int to, int fd);
 

@@ -33,6 +33,8 @@ static void use_the_real_one(void)
 
 void gpu_begin(void)
 {
+    /* scripts/gpu-sanitize runs the tests of a program in several processes */
+    cmocka_set_test_filter(getenv("OARSONG_TEST_FILTER"));
     if (gpu_is_real()) {
         use_the_real_one();
     } else if (getenv("OARSONG_CUDA_LIBRARY") == NULL) {

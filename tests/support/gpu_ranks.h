@@ -24,9 +24,22 @@ int gpu_ranks_max(void);
 void gpu_ranks_need(int ranks);
 
 /* In a rank: makes its group on "nccl" (unless opts name another backend), on
- * GPU number rank, with a timeout of 20 s. */
+ * GPU number rank, with a timeout of 20 s, times OARSONG_TEST_SLOWER. */
 oar_status gpu_ranks_join(const test_job *c, int rank,
                           const oar_group_opts *opts, oar_group **group);
+/* The same where the ranks of all backends but nccl share the first GPU, which
+ * becomes the current device. Gives the rank's GPU. */
+oar_status gpu_ranks_open(const test_job *c, int rank, const char *backend,
+                          oar_device *device, oar_group **group);
+/* Returns whether all ranks have the same bits. */
+int gpu_same_on_all(oar_group *group, const double *mine, int count);
+/* Returns how often this thread has waited for the GPU, as the stand-in counts
+ * it; 0 on a real one. */
+long gpu_host_waits(void);
+/* Returns how many bytes of a GPU this process has in use, once it has what it
+ * keeps for good: memory for products, and for errors of indices. What nobody
+ * uses goes back to the driver. */
+size_t gpu_used_bytes(oar_device device);
 /* Returns the GPU of a rank. */
 oar_device gpu_of_rank(int rank);
 

@@ -111,8 +111,24 @@ const operation_case operation_cases[] = {
       .count = IN_MAIL,
       .memory = OPERATION_SHARED,
       .weighted = 1 },
+    { .name = "scatter, direct, private, fetched, last root",
+      .kind = OAR_COLL_SCATTER,
+      .count = IN_CHUNKS,
+      .fetched = 1,
+      .last_root = 1 },
+    { .name = "all_gather, direct, mixed, fetched",
+      .kind = OAR_COLL_ALL_GATHER,
+      .count = IN_CHUNKS,
+      .memory = OPERATION_MIXED,
+      .fetched = 1 },
     { .name = NULL },
 };
+
+int operation_is_chosen(const operation_case *d, int ranks)
+{
+    return ranks == 2 || getenv("OARSONG_TEST_ALL") != NULL ||
+           (d - operation_cases) % 3 == 0;
+}
 
 oar_group_opts operation_opts(const operation_case *d, int64_t timeout_ms)
 {
@@ -122,6 +138,10 @@ oar_group_opts operation_opts(const operation_case *d, int64_t timeout_ms)
         setenv("OARSONG_ALGO", d->algorithm, 1);
     else
         unsetenv("OARSONG_ALGO");
+    if (d->fetched)
+        setenv("OARSONG_FETCH_BYTES", "1", 1);
+    else
+        unsetenv("OARSONG_FETCH_BYTES");
     o.timeout_ms = timeout_ms;
     o.small_bytes = 512;
     o.stage_bytes = 4096;

@@ -24,12 +24,17 @@ typedef struct operation_case {
     size_t count;          /* of f32; of a part, where there are parts */
     operation_memory memory;
     int apart;     /* all_reduce: out of place */
+    int fetched;   /* private memory is copied from process to process */
     int weighted;  /* all_reduce: the mean, by weights that are equal */
     int last_root; /* where there is one: the last rank, not the first */
 } operation_case;
 
 /* Every case; the last has a NULL name. */
 extern const operation_case operation_cases[];
+
+/* Whether a test of every step takes this case: with three ranks only every
+ * third, unless OARSONG_TEST_ALL is set. */
+int operation_is_chosen(const operation_case *d, int ranks);
 
 /* A rank's buffers for one operation. */
 typedef struct operation_buffers {

@@ -21,10 +21,24 @@ oar_gpt_opts piped_gpt_opts(const piped_kind *k)
 
 /* ---- batches ------------------------------------------------------------- */
 
-static oar_tensor *new_tokens(int64_t step, uint64_t which)
+static oar_tensor *new_tokens(const piped_gpt *p, int64_t step, uint64_t which)
 {
-    return oar_uniform(NULL, OAR_I64, OAR_SHAPE(PIPED_ROWS, PIPED_TIME),
-                       (uint64_t)step + which, 0, PIPED_WORDS);
+    oar_tensor *made =
+        oar_uniform(NULL, OAR_I64, OAR_SHAPE(PIPED_ROWS, PIPED_TIME),
+                    (uint64_t)step + which, 0, PIPED_WORDS);
+    oar_tensor *there = oar_to(NULL, made, p->is.device);
+
+    oar_tensor_release(made);
+    return there;
+}
+
+/* Gives a module the dtype and the device of the run. */
+static oar_status place(const piped_gpt *p, oar_module *module)
+{
+    if (p->is.dtype != OAR_F32)
+        CHECK_OK(oar_module_cast(module, p->is.dtype, 0));
+    return p->is.device.kind == OAR_CPU ? OAR_OK
+                                        : oar_module_to(module, p->is.device);
 }
 
 oar_tensor *piped_gpt_loss(void *arg, oar_tape *tape, int micro,
@@ -56,7 +70,9 @@ static oar_status run_rows(piped_gpt *p, oar_tape *tape, oar_tensor *x,
     CHECK(of_rows != NULL);
     CHECK_OK(oar_tensor_item(of_rows, &loss));
     p->loss += loss * (double)rows;
-    start = oar_from_data(tape, OAR_F32, oar_tensor_shape(of_rows), &seed);
+    start = oar_empty_on(tape, p->is.device, oar_tensor_dtype(of_rows),
+                         oar_tensor_shape(of_rows));
+    CHECK_OK(oar_tensor_fill(start, (double)seed));
     CHECK_OK(oar_backward_from(tape, 1, &of_rows, &start));
     oar_tape_reset(tape);
     return OAR_OK;
@@ -88,6 +104,7 @@ static oar_status make_plain(piped_gpt *p, oar_group *g)
 
     p->stages = 1;
     CHECK_OK(oar_gpt_create(&o, &p->stage[0]));
+    CHECK_OK(place(p, p->stage[0]));
     if (g == NULL || oar_group_size(g) == 1)
         return OAR_OK;
     return oar_ddp_wrap(
@@ -114,7 +131,8 @@ static oar_status make_stages(piped_gpt *p, int rank)
         if (oar_schedule_rank_of(p->schedule, s) == rank) {
             p->index[p->stages] = s;
             CHECK_OK(oar_gpt_stage_create(&o, first, count[s],
-                                          &p->stage[p->stages++]));
+                                          &p->stage[p->stages]));
+            CHECK_OK(place(p, p->stage[p->stages++]));
         }
         first += count[s];
     }
@@ -162,14 +180,26 @@ static oar_status run_pipeline(piped_gpt *p, oar_tensor *x, oar_tensor *y)
 {
     oar_pipeline_batch batch = oar_pipeline_batch_init();
     oar_pipeline_result result = oar_pipeline_result_init();
+    oar_status status;
 
     batch.inputs = p->is_first;
     batch.input = &x;
     batch.targets = p->is_last;
     batch.target = &y;
-    CHECK_OK(oar_pipeline_step(p->pipe, &batch, &result));
+    status = oar_pipeline_step(p->pipe, &batch, &result);
     p->loss = result.loss;
-    return OAR_OK;
+    return status;
+}
+
+oar_status piped_gpt_step(piped_gpt *p)
+{
+    oar_tensor *x = new_tokens(p, p->step, 0);
+    oar_tensor *y = new_tokens(p, p->step, 50);
+    oar_status status = run_pipeline(p, x, y);
+
+    oar_tensor_release(x);
+    oar_tensor_release(y);
+    return status;
 }
 
 /* ---- both ---------------------------------------------------------------- */
@@ -213,7 +243,8 @@ void piped_gpt_drop(piped_gpt *p)
 oar_status piped_gpt_train(piped_gpt *p, int64_t end)
 {
     for (; p->step < end; p->step++) {
-        oar_tensor *x = new_tokens(p->step, 0), *y = new_tokens(p->step, 50);
+        oar_tensor *x = new_tokens(p, p->step, 0);
+        oar_tensor *y = new_tokens(p, p->step, 50);
 
         oar_optim_zero_grad(p->optim);
         CHECK_OK(p->is.plain ? run_plain(p, x, y) : run_pipeline(p, x, y));
@@ -224,12 +255,16 @@ oar_status piped_gpt_train(piped_gpt *p, int64_t end)
     return OAR_OK;
 }
 
+enum { MOST = 2048 };
+
 static int is_same(const oar_tensor *a, const oar_tensor *b, int nearly)
 {
-    const float *x = oar_tensor_const_data(a), *y = oar_tensor_const_data(b);
+    static _Thread_local float x[MOST], y[MOST];
     int64_t count = oar_tensor_count(a);
 
-    if (count != oar_tensor_count(b))
+    if (count != oar_tensor_count(b) || count > MOST ||
+        oar_tensor_read(a, OAR_F32, x) != OAR_OK ||
+        oar_tensor_read(b, OAR_F32, y) != OAR_OK)
         return 0;
     for (int64_t i = 0; i < count; i++)
         if (nearly ? !(fabsf(x[i] - y[i]) <= 1e-3f)
@@ -253,7 +288,7 @@ static int find_param(const piped_gpt *whole, const char *name)
 
 int piped_gpt_same(const piped_gpt *p, const piped_gpt *whole)
 {
-    int at = 0;
+    int at = 0, nearly = p->is.tied || p->is.nearly;
 
     for (int s = 0; s < p->stages; s++)
         for (int i = 0; i < oar_module_params(p->stage[s]); i++) {
@@ -265,12 +300,11 @@ int piped_gpt_same(const piped_gpt *p, const piped_gpt *whole)
                 continue; /* the second place of a shared one */
             oar_module_param_name(p->stage[s], i, name, sizeof name);
             other = find_param(whole, name);
-            same =
-                is_same(mine, oar_optim_param(whole->optim, other), p->is.tied);
+            same = is_same(mine, oar_optim_param(whole->optim, other), nearly);
             for (int slot = 0; slot < 2 && same; slot++)
-                same = is_same(oar_optim_state(p->optim, at, slot),
-                               oar_optim_state(whole->optim, other, slot),
-                               p->is.tied);
+                same =
+                    is_same(oar_optim_state(p->optim, at, slot),
+                            oar_optim_state(whole->optim, other, slot), nearly);
             if (!same) {
                 fprintf(stderr, "stage %d: %s differs\n", p->index[s], name);
                 return 0;

@@ -25,6 +25,9 @@ typedef struct piped_kind {
     int micro;
     int tied;
     int recompute; /* in the model's blocks */
+    int nearly;    /* piped_gpt_same allows for other orders of sums */
+    oar_dtype dtype;
+    oar_device device;
 } piped_kind;
 
 /* What a rank has of a run. */
@@ -53,6 +56,10 @@ void piped_gpt_drop(piped_gpt *p);
 
 /* Trains to a step, each with a batch of its own. */
 oar_status piped_gpt_train(piped_gpt *p, int64_t end);
+
+/* Runs a step of the pipeline, without the optimizer, and returns what the call
+ * does. */
+oar_status piped_gpt_step(piped_gpt *p);
 
 /* Returns whether all parameters of this rank, and the optimizer's moments, are
  * bit for bit those of the same names of a plain run; prints one that is not.

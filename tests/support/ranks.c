@@ -27,7 +27,7 @@ oar_status ranks_run(const char *backend, int n, const oar_group_opts *opts,
     if (strcmp(backend, "sim") == 0)
         return oar_sim_run_with(n, &o, fn, arg);
     return oar_launch_fn(n, fn, arg, &o,
-                         OAR_OPTS(oar_launch_opts, .timeout_ms = 60000), NULL);
+                         OAR_OPTS(oar_launch_opts, .timeout_ms = 240000), NULL);
 }
 
 const char *const *ranks_backends(void)

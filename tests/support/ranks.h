@@ -24,8 +24,8 @@
 oar_status ranks_fail(const char *file, int line, const char *condition);
 
 /* Runs fn on n ranks and returns what oar_sim_run_with or oar_launch_fn says:
- * backend "sim" is threads, any other processes. Processes are ended after a
- * minute. */
+ * backend "sim" is threads, any other processes. Processes are ended after
+ * four minutes. */
 oar_status ranks_run(const char *backend, int n, const oar_group_opts *opts,
                      oar_rank_fn fn, void *arg);
 

@@ -55,9 +55,15 @@ static symbol other(int what, int op, int rank, size_t at)
 /* ---- the world ----------------------------------------------------------- */
 
 /* Memory of a rank that others may reach. */
-enum { IN = SYMBOLIC_IN, OUT = SYMBOLIC_OUT, BOUNCE, SLOT_0, SLOT_1, MEMORIES };
-static const char *const memory_name[] = { "in", "out", "bounce buffer",
-                                           "slot 0", "slot 1" };
+enum {
+    IN = SYMBOLIC_IN,
+    OUT = SYMBOLIC_OUT,
+    BOUNCE,
+    SLOT_0,
+    MEMORIES = SLOT_0 + SYMBOLIC_SLOTS
+};
+static const char *const memory_name[] = { "in",     "out",    "bounce buffer",
+                                           "slot 0", "slot 1", "slot 2" };
 
 enum { NOBODY = -1, SEVERAL = -2 };
 
@@ -94,9 +100,11 @@ typedef struct transfer {
 typedef struct one_rank {
     int op; /* how many it has ended */
     int started;
+    int settled; /* the sync point before the operation is dealt with */
+    int sync_op; /* in which the last sync point was */
     oari_plan plan;
-    int at, begun, syncs, shows;
-    uint64_t sync;
+    int at, begun, syncs, shows, missed;
+    uint64_t sync, complete; /* the last that it has begun, and seen of all */
     rank_memory memory[MEMORIES];
     symbolic_region in, out; /* of the operation */
     symbol *gather, *work;
@@ -104,8 +112,10 @@ typedef struct one_rank {
     transfer *transfer;
     int transfers, room;
     uint32_t clock[SYMBOLIC_RANKS];
-    uint32_t shown[2][SYMBOLIC_RANKS]; /* the clock at the slot's sync point */
-    int member[SYMBOLIC_RANKS];        /* ranks of its host */
+    /* the clock at the slot's sync point */
+    uint32_t shown[SYMBOLIC_SLOTS][SYMBOLIC_RANKS];
+    int says_missed[SYMBOLIC_SLOTS];
+    int member[SYMBOLIC_RANKS]; /* ranks of its host */
     int members, self;
 } one_rank;
 
@@ -114,6 +124,7 @@ typedef struct symbolic_world {
     symbolic_counts counts;
     uint64_t random;
     int broken;
+    int slots; /* of a rank */
     char text[512];
     uint64_t *result[SYMBOLIC_OPS]; /* of reductions: by element */
     one_rank rank[SYMBOLIC_RANKS];
@@ -147,6 +158,12 @@ static unsigned draw(unsigned below)
 static const symbolic_op *op_of(int me)
 {
     return &w.c->op[w.rank[me].op];
+}
+
+/* Returns which slot a sync point uses. */
+static int turn_of(uint64_t sync)
+{
+    return (int)(sync % (uint64_t)w.slots);
 }
 
 /* Returns the rank of a shm rank of my host. */
@@ -267,6 +284,8 @@ static void check_reach(int me, int owner, int in)
     uint64_t reach = in ? op_of(me)->in_reach : op_of(me)->out_reach;
     int shown = o->shows & (in ? OARI_SHOWS_IN : OARI_SHOWS_OUT);
 
+    if (in && op_of(me)->fetches && r->plan.step[r->at].kind == OARI_COPY)
+        reach = UINT64_MAX;
     if (owner == me ||
         (shown && r->syncs > 0 && o->op == r->op && (reach >> owner & 1)))
         return;
@@ -302,7 +321,7 @@ static cells find(int me, int owner, oari_buffer buffer, size_t at,
     case OARI_IN: return in_buffer(me, owner, 1, at, count);
     case OARI_OUT:
     case OARI_ALL_OUT: return in_buffer(me, owner, 0, at, count);
-    case OARI_SLOT: return (cells){ r->sync & 1 ? SLOT_1 : SLOT_0, at, NULL };
+    case OARI_SLOT: return (cells){ SLOT_0 + turn_of(r->sync), at, NULL };
     case OARI_BOUNCE:
     case OARI_OTHER_BOUNCES:
     case OARI_BOUNCE_AND_OUT: return (cells){ BOUNCE, at, NULL };
@@ -373,7 +392,7 @@ static cells use(int me, int owner, oari_buffer buffer, size_t at, size_t count,
 static void begin_sync(int me, const oari_step *s)
 {
     one_rank *r = &w.rank[me];
-    int turn = (int)(r->sync + 1) & 1, slot = turn ? SLOT_1 : SLOT_0;
+    int turn = turn_of(r->sync + 1), slot = SLOT_0 + turn;
     size_t room = r->memory[slot].room - 1;
     cells from = { -1, 0, NULL };
 
@@ -386,6 +405,7 @@ static void begin_sync(int me, const oari_step *s)
     r->sync++;
     put(me, me, slot, room, other(HEADER, r->op, me, r->sync));
     memcpy(r->shown[turn], r->clock, sizeof r->clock);
+    r->says_missed[turn] = r->missed;
     r->clock[me]++;
     r->begun = 1;
     w.counts.syncs[me]++;
@@ -400,26 +420,48 @@ static void join_clock(int me, const uint32_t *theirs)
             mine[i] = theirs[i];
 }
 
-static void end_sync(int me)
+/* Whether a member is awaited: peer is that of a SYNC. */
+static int awaits(int member, int peer)
 {
-    one_rank *r = &w.rank[me];
-    int turn = (int)r->sync & 1, slot = turn ? SLOT_1 : SLOT_0;
+    return peer == OARI_PEER_ALL || peer == member;
+}
+
+/* Whether those that are awaited have reached the last sync point. */
+static int have_arrived(int me, int peer)
+{
+    const one_rank *r = &w.rank[me];
 
     for (int i = 0; i < r->members; i++)
-        join_clock(me, w.rank[r->member[i]].shown[turn]);
+        if (awaits(i, peer) && w.rank[r->member[i]].sync < r->sync)
+            return 0;
+    return 1;
+}
+
+/* Reads the slots of those that are awaited. The operation is that of the last
+ * sync point. */
+static void read_slots(int me, int peer, int op)
+{
+    one_rank *r = &w.rank[me];
+    int turn = turn_of(r->sync), slot = SLOT_0 + turn;
+
+    for (int i = 0; i < r->members; i++)
+        if (awaits(i, peer))
+            join_clock(me, w.rank[r->member[i]].shown[turn]);
     for (int i = 0; i < r->members; i++) {
         int p = r->member[i];
         size_t head = w.rank[p].memory[slot].room - 1;
-        if (get(me, p, slot, head).text !=
-            other(HEADER, r->op, p, r->sync).text)
+        if (!awaits(i, peer))
+            continue;
+        if (get(me, p, slot, head).text != other(HEADER, op, p, r->sync).text)
             broke("rank %d finds another sync point in the slot of rank %d", me,
                   p);
-        if (r->syncs == 0)
+        if (r->syncs == 0 && op == r->op)
             r->factor[p] = other(FACTOR, r->op, p, 0);
+        else
+            r->missed |= w.rank[p].says_missed[turn];
     }
-    r->syncs++;
-    r->begun = 0;
-    r->at++;
+    if (peer == OARI_PEER_ALL)
+        r->complete = r->sync;
 }
 
 static int run_sync(int me, const oari_step *s)
@@ -428,12 +470,35 @@ static int run_sync(int me, const oari_step *s)
 
     if (!r->begun) {
         begin_sync(me, s);
+        r->sync_op = r->op;
         return 1;
     }
-    for (int i = 0; i < r->members; i++)
-        if (w.rank[r->member[i]].sync < r->sync)
-            return 0;
-    end_sync(me);
+    if (!have_arrived(me, s->peer))
+        return 0;
+    read_slots(me, s->peer, r->op);
+    r->syncs++;
+    r->begun = 0;
+    r->at++;
+    return 1;
+}
+
+/* Completes the last sync point where a plan needs that, before its first step.
+ * Returns -1 if there is nothing to do. */
+static int run_settle(int me)
+{
+    one_rank *r = &w.rank[me];
+
+    if (r->settled)
+        return -1;
+    if (w.c->careless ||
+        oari_sync_has_room(r->sync, r->complete, (unsigned)w.slots)) {
+        r->settled = 1;
+        return -1;
+    }
+    if (!have_arrived(me, OARI_PEER_ALL))
+        return 0;
+    read_slots(me, OARI_PEER_ALL, r->sync_op);
+    r->settled = 1;
     return 1;
 }
 
@@ -444,6 +509,8 @@ static int run_unless_reachable(int me, const oari_step *s)
     uint64_t reach = s->from == OARI_IN ? o->in_reach : o->out_reach;
     int bit = s->from == OARI_IN ? OARI_SHOWS_IN : OARI_SHOWS_OUT, all = 1;
 
+    if (s->kind == OARI_UNLESS_READABLE && o->fetches)
+        reach = UINT64_MAX;
     if (r->syncs == 0 || r->shows == 0 || s->jump <= r->at ||
         s->jump >= r->plan.steps)
         broke("rank %d: step %d asks what it cannot know", me, r->at);
@@ -456,7 +523,28 @@ static int run_unless_reachable(int me, const oari_step *s)
     return 1;
 }
 
+/* What this rank got of the last sync point must be of all ranks. */
+static int run_unless_copied(int me, const oari_step *s)
+{
+    one_rank *r = &w.rank[me];
+
+    if (r->syncs < 2 || r->complete != r->sync || s->jump <= r->at ||
+        s->jump >= r->plan.steps)
+        broke("rank %d: step %d asks what it cannot know", me, r->at);
+    r->at = r->missed ? s->jump : r->at + 1;
+    return 1;
+}
+
 /* ---- copying and combining ----------------------------------------------- */
+
+/* Whether the system refuses to copy from a rank's input. */
+static int is_missed(int me, int owner, const oari_step *s)
+{
+    const symbolic_op *o = op_of(me);
+
+    return owner != me && s->from == OARI_IN && o->fetches &&
+           (o->misses >> me & 1) && !(o->in_reach >> owner & 1);
+}
 
 static int run_copy(int me, const oari_step *s)
 {
@@ -464,12 +552,18 @@ static int run_copy(int me, const oari_step *s)
     cells from = find(me, owner, s->from, s->from_at, s->count);
     cells to = find(me, target, s->to, s->to_at, s->count);
 
-    w.rank[me].at++;
     if (owner == target && from.what == to.what && from.what >= 0 &&
-        from.at == to.at)
+        from.at == to.at) {
+        w.rank[me].at++;
         return 1; /* in place: nothing to do */
+    }
     from = use(me, owner, s->from, s->from_at, s->count, 0);
     to = use(me, target, s->to, s->to_at, s->count, 1);
+    w.rank[me].at++;
+    if (is_missed(me, owner, s)) {
+        w.rank[me].missed = 1;
+        return 1;
+    }
     for (size_t i = 0; i < s->count && !w.broken; i++)
         store(me, target, &to, i, load(me, owner, &from, i));
     return 1;
@@ -787,7 +881,7 @@ static void start_op(int me)
     r->table[me] = other(SIZE, r->op, me, 0);
     for (int p = 0; p < w.c->ranks && me == o->req.root; p++)
         r->table[p] = other(SIZE, r->op, p, 0);
-    r->begun = r->syncs = 0;
+    r->begun = r->syncs = r->settled = r->missed = 0;
     make_plan(me, 0);
     r->shows = r->plan.shows;
     r->started = 1;
@@ -903,6 +997,7 @@ static int run_step(int me)
 {
     one_rank *r = &w.rank[me];
     const oari_step *s;
+    int moved;
 
     if (r->op == w.c->ops)
         return 0;
@@ -914,10 +1009,14 @@ static int run_step(int me)
         broke("rank %d leaves its plan", me);
         return 0;
     }
+    if ((moved = run_settle(me)) >= 0)
+        return moved;
     s = &r->plan.step[r->at];
     switch (s->kind) {
     case OARI_SYNC: return run_sync(me, s);
-    case OARI_UNLESS_REACHABLE: return run_unless_reachable(me, s);
+    case OARI_UNLESS_REACHABLE:
+    case OARI_UNLESS_READABLE: return run_unless_reachable(me, s);
+    case OARI_UNLESS_COPIED: return run_unless_copied(me, s);
     case OARI_COPY: return run_copy(me, s);
     case OARI_REDUCE: return run_reduce(me, s);
     case OARI_COMBINE: return run_combine(me, s);
@@ -999,7 +1098,8 @@ static void make_rank(int rank)
         widen(room, symbolic_input(&w.c->op[i], rank));
         widen(room, symbolic_output(&w.c->op[i], rank));
         room[BOUNCE] = l.stage_room / a->element;
-        room[SLOT_0] = room[SLOT_1] = a->slot_bytes / a->element + 1;
+        for (int s = 0; s < SYMBOLIC_SLOTS; s++)
+            room[SLOT_0 + s] = a->slot_bytes / a->element + 1;
     }
     for (int m = 0; m < MEMORIES; m++)
         make_memory(&r->memory[m], &arena[rank][m], room[m] + 1);
@@ -1034,6 +1134,7 @@ const char *symbolic_run(const symbolic_case *c, symbolic_counts *counts)
     memset(w.rank, 0, (size_t)c->ranks * sizeof *w.rank);
     w.c = c;
     w.random = c->seed * 0x9e3779b97f4a7c15u + 1;
+    w.slots = 2 + (int)(c->seed >> 3 & 1);
     run_number++;
     for (int r = 0; r < c->ranks; r++)
         make_rank(r);

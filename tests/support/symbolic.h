@@ -22,7 +22,9 @@
 
 #include "plan/choose.h"
 
-enum { SYMBOLIC_RANKS = 64, SYMBOLIC_OPS = 4 };
+/* A rank has two or three slots, by the seed: so that few operations use them
+ * all. */
+enum { SYMBOLIC_RANKS = 64, SYMBOLIC_OPS = 4, SYMBOLIC_SLOTS = 3 };
 
 typedef struct symbolic_op {
     const oari_algorithm *algorithm;
@@ -30,7 +32,9 @@ typedef struct symbolic_op {
         req;        /* what all ranks have alike; count: of an equal part */
     uint64_t parts; /* ragged: the seed of their sizes, up to 2 count */
     uint64_t in_reach, out_reach; /* bit r: rank r's buffer can be reached */
-    uint64_t in_place;            /* bit r: rank r's smaller buffer is its
+    int fetches;     /* any rank can copy any input, in reach or not */
+    uint64_t misses; /* bit r: but rank r gets nothing of those out of reach */
+    uint64_t in_place; /* bit r: rank r's smaller buffer is its
                                      place in the larger one */
 } symbolic_op;
 
@@ -48,6 +52,8 @@ typedef struct symbolic_case {
     uint64_t seed;
     int host[SYMBOLIC_RANKS]; /* several: each shares memory */
     int hosts;                /* 0: one, with all ranks */
+    int careless; /* ranks begin a plan without completing the sync point
+                     before, even if they must */
 } symbolic_case;
 
 /* What each rank did, over all operations. */

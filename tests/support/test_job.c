@@ -413,8 +413,11 @@ int64_t busy_ms(int64_t idle_ms)
 {
     FILE *file = fopen("/proc/loadavg", "re");
     long cores = sysconf(_SC_NPROCESSORS_ONLN), running = 0;
-    double load = 0; /* of the last minute */
+    double load = 0;                                    /* of the last minute */
+    const char *slower = getenv("OARSONG_TEST_SLOWER"); /* under a tool */
 
+    if (slower != NULL && atoi(slower) > 1)
+        idle_ms *= atoi(slower);
     if (file != NULL) {
         if (fscanf(file, "%lf %*f %*f %ld/", &load, &running) != 2)
             load = 0;

@@ -16,7 +16,7 @@
 
 enum {
     TEST_JOB_RANKS = 8,
-    TEST_JOB_LIMIT_MS = 20000,
+    TEST_JOB_LIMIT_MS = 40000,
     TEST_JOB_LATE = -1,
     TEST_JOB_GONE = -2 /* under MPI: ended without an exit code */
 };

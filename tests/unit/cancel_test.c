@@ -195,6 +195,7 @@ static oar_status serve_calls(oar_group *g, void *arg)
     server s = { 0 };
 
     if (oar_group_rank(g) == 1) {
+        CHECK_OK(oar_barrier(g, NULL, NULL)); /* the receive is under way */
         for (int32_t i = 0; i < TIMES; i++)
             CHECK_OK(
                 oar_send(g, oar_span_of(&i, 1, OAR_I32), 0, 3, NULL, NULL));
@@ -205,6 +206,7 @@ static oar_status serve_calls(oar_group *g, void *arg)
     CHECK_OK(oar_work_start(s.work));
     CHECK(oar_work_start(s.work) == OAR_E_STATE);
     CHECK_OK(oar_work_then(s.work, serve, &s));
+    CHECK_OK(oar_barrier(g, NULL, NULL));
     CHECK_OK(oar_work_wait(s.work)); /* for the last of them */
     CHECK(atomic_load(&s.count) == TIMES);
     CHECK(s.sum == TIMES * (TIMES - 1) / 2);

@@ -42,7 +42,7 @@ static void what_is_written_is_read(void **state)
 static void numbers_are_little_endian_at_their_places(void **state)
 {
     static const unsigned char expected[60] = {
-        'O',  'A',  'R',  'F',  5,    5,    1,    0,    0xef, 0xcd, 0xab, 0x89,
+        'O',  'A',  'R',  'F',  6,    5,    1,    0,    0xef, 0xcd, 0xab, 0x89,
         0x67, 0x45, 0x23, 0x01, 0x98, 0xba, 0xdc, 0xfe, 0xff, 0x03, 0,    0,
         0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 17,   0,    0,    0,
         5,    0,    0,    0,    0x00, 0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa, 0x99,
@@ -76,7 +76,7 @@ static void random_bytes_are_refused(void **state)
         for (size_t k = 0; k < sizeof raw; k++)
             raw[k] = (unsigned char)next_random(&seed);
         if (i % 2)
-            memcpy(raw, "OARF\5", 5);
+            memcpy(raw, "OARF\6", 5);
         assert_int_equal(oari_frame_read(raw, &got), OAR_E_DATA);
     }
 }
@@ -102,7 +102,7 @@ static void unknown_kinds_flags_and_versions_are_refused(void **state)
     for (int i = 0; i < 4; i++)
         raw[60 + i] = (unsigned char)(oari_crc32c(raw, 60) >> 8 * i);
     assert_int_equal(oari_frame_read(raw, &got), OAR_E_DATA);
-    assert_non_null(strstr(oar_last_error_text(), "protocol 6"));
+    assert_non_null(strstr(oar_last_error_text(), "protocol 7"));
 }
 
 static void the_checksum_is_crc32c_by_either_way(void **state)

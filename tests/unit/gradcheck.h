@@ -174,11 +174,15 @@ static inline void gradcheck_all(const gradcheck *c, size_t count, int passes,
         gradcheck_run(&c[i], passes, only);
 }
 
-/* A tensor on the device of another one. */
+/* Takes a tensor. Gives it on the device of another one. */
 static inline oar_tensor *beside(oar_tape *tape, oar_tensor *made,
                                  const oar_tensor *other)
 {
-    return oar_to(tape, made, oar_tensor_device(other));
+    oar_tensor *there = oar_to(tape, made, oar_tensor_device(other));
+
+    if (tape == NULL)
+        oar_tensor_release(made);
+    return there;
 }
 
 /* The targets of rows of logits. */

@@ -22,12 +22,11 @@
 
 #include "base/status.h"
 #include "file/disk.h"
-#include "golden/golden.h"
 #include "support/leak_check.h"
 #include "support/faulty_disk.h"
-#include "support/last_error.h"
+#include "unit/gpt2_cases.h"
 
-enum { MANY_BYTES = 1 << 16, MANY_TENSORS = 64, SPLIT = 10, LONG_PATH = 1024 };
+enum { MANY_BYTES = 1 << 16, MANY_TENSORS = 64, SPLIT = 10 };
 
 static char folder[FOLDER_PATH], bin[FOLDER_PATH + 32];
 static char model[FOLDER_PATH + 32], config[FOLDER_PATH + 32];
@@ -69,17 +68,6 @@ static int open_golden(void **state)
 {
     (void)state;
     return golden_load("gpt2");
-}
-
-/* Where a file that make_gpt2.py wrote is. */
-static const char *golden_path(const char *name)
-{
-    static char path[LONG_PATH];
-    const char *root = getenv("OARSONG_SOURCE_DIR");
-
-    snprintf(path, sizeof path, "%s/tests/golden/gpt2%s%s",
-             root != NULL ? root : ".", name[0] != 0 ? "/" : "", name);
-    return path;
 }
 
 static size_t read_bytes(const char *path, unsigned char *bytes)
@@ -137,22 +125,6 @@ static oar_module *make_small(oar_dtype dtype)
     return make_gpt(&opts);
 }
 
-static oar_module *read_hf(const char *path, oar_dtype dtype)
-{
-    oar_module *gpt;
-
-    OK(oar_gpt_from_hf(path, dtype, &gpt, NULL));
-    return gpt;
-}
-
-static oar_module *read_llmc(const char *path, oar_dtype dtype, int trim)
-{
-    oar_module *gpt;
-
-    OK(oar_gpt_from_llmc(path, dtype, trim, &gpt, NULL));
-    return gpt;
-}
-
 static void assert_same(const oar_module *a, const oar_module *b)
 {
     assert_int_equal(oar_module_params(a), oar_module_params(b));
@@ -191,30 +163,10 @@ static oar_status refused_llmc(const char *path)
 
 /* ---- what PyTorch computes ----------------------------------------------- */
 
-static void check_logits(oar_module *gpt, const char *name)
-{
-    oar_tensor *tokens = golden_tensor(golden_get("tokens", "in0"), OAR_I64);
-    oar_tensor *logits = oar_forward(NULL, gpt, tokens);
-    const golden *want = golden_get(name, "out");
-    oar_tensor *real = oar_narrow(NULL, logits, 1, 0, want->shape.dim[1]);
-
-    golden_compare(want, real);
-    oar_tensor_release(real);
-    oar_tensor_release(logits);
-    oar_tensor_release(tokens);
-    oar_module_release(gpt);
-}
-
 static void logits_are_those_of_torch(void **state)
 {
     (void)state;
-    check_logits(read_hf(golden_path(""), OAR_F32), "f32");
-    check_logits(read_hf(golden_path("model.safetensors"), OAR_F32), "f32");
-    check_logits(read_hf(golden_path(""), OAR_F64), "f32");
-    check_logits(read_llmc(golden_path("f32.bin"), OAR_F32, 0), "f32");
-    check_logits(read_llmc(golden_path("f32.bin"), OAR_F64, 1), "f32");
-    check_logits(read_llmc(golden_path("bf16.bin"), OAR_F32, 0), "bf16");
-    check_logits(read_llmc(golden_path("bf16.bin"), OAR_F64, 1), "bf16");
+    check_all_logits(oar_device_of(OAR_CPU, 0));
 }
 
 static void options_are_those_of_the_file(void **state)
@@ -512,7 +464,7 @@ static void links_of_a_cache_are_followed(void **state)
     (void)state;
     assert_int_equal(symlink(golden_path("model.safetensors"), model), 0);
     assert_int_equal(symlink(golden_path("config.json"), config), 0);
-    check_logits(read_hf(folder, OAR_F32), "f32");
+    check_logits(oar_device_of(OAR_CPU, 0), read_hf(folder, OAR_F32), "f32");
 }
 
 static void without_a_config_heads_are_64_wide(void **state)

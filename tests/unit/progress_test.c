@@ -454,6 +454,49 @@ static void a_rank_that_waits_spins_for_a_moment_only(void **state)
                          OAR_OK);
 }
 
+/* ---- where others want the cores ----------------------------------------- */
+
+enum {
+    LATE_ROUNDS = 200,
+    LATER_NS = 5000000,
+    MOST_CPU_NS = 450000000 /* it may spin for 200 ms that it has not earned */
+};
+
+static void *keep_core_busy(void *stop)
+{
+    while (!atomic_load((_Atomic int *)stop))
+        continue;
+    return NULL;
+}
+
+/* Rank 1 is late each time, and a thread of each rank wants a core. */
+static oar_status wait_among_others(oar_group *g, void *arg)
+{
+    int64_t before = thread_cpu_ns();
+    _Atomic int stop = 0;
+    pthread_t busy;
+    float x = 1;
+
+    (void)arg;
+    CHECK(pthread_create(&busy, NULL, keep_core_busy, &stop) == 0);
+    for (int i = 0; i < LATE_ROUNDS; i++) {
+        if (oar_group_rank(g) == 1)
+            pause_ns(LATER_NS);
+        CHECK_OK(oar_all_reduce(g, one(&x), OAR_MAX, NULL, NULL));
+    }
+    CHECK(SANITIZED || thread_cpu_ns() - before < MOST_CPU_NS);
+    atomic_store(&stop, 1);
+    pthread_join(busy, NULL);
+    return OAR_OK;
+}
+
+static void spinning_among_others_has_an_end(void **state)
+{
+    (void)state;
+    assert_int_equal(ranks_run("shm", 2, NULL, wait_among_others, NULL),
+                     OAR_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -465,6 +508,7 @@ int main(void)
         cmocka_unit_test(a_wait_may_end_before_the_operation),
         cmocka_unit_test(a_cancelled_thread_ends_its_call_first),
         cmocka_unit_test(a_rank_that_waits_spins_for_a_moment_only),
+        cmocka_unit_test(spinning_among_others_has_an_end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

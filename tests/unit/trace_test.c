@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <oarsong/checkpoint.h>
 #include <oarsong/trace.h>
 #include <oarsong/trace_read.h>
 
@@ -176,6 +178,40 @@ static void every_operation_of_every_rank_is_there(void **state)
     forget_ranks();
 }
 
+static oar_status save_and_load(oar_group *g, void *arg)
+{
+    char path[FOLDER + 8];
+    oar_checkpoint *runs;
+    oar_state *state;
+    int64_t number = 7;
+
+    snprintf(path, sizeof path, "%s/runs", folder);
+    CHECK_OK(oar_state_create(&state));
+    CHECK_OK(oar_state_add_i64(state, "number", &number));
+    CHECK_OK(oar_checkpoint_open(g, path, NULL, &runs));
+    CHECK_OK(oar_checkpoint_save(runs, state, 1, NULL));
+    CHECK_OK(oar_checkpoint_load(runs, state, OAR_NEWEST, NULL));
+    CHECK_OK(oar_checkpoint_load(runs, state, 1, NULL));
+    oar_checkpoint_close(runs);
+    oar_state_destroy(state);
+    return OAR_OK;
+}
+
+static void checkpoints_are_there_saved_and_loaded(void **state)
+{
+    oar_trace_event e;
+    oar_trace_process p;
+    oar_trace *t;
+    int me;
+
+    assert_int_equal(ranks_run("sim", 1, NULL, save_and_load, NULL), OAR_OK);
+    t = open_trace(folder);
+    me = process_of(t, getpid(), &p);
+    assert_int_equal(count_of(t, me, OAR_TRACE_CHECKPOINT, "save", &e), 1);
+    assert_int_equal(count_of(t, me, OAR_TRACE_CHECKPOINT, "load", &e), 2);
+    oar_trace_close(t);
+}
+
 static void write_and_die(void *arg)
 {
     for (int i = 0; i < 1000; i++)
@@ -254,6 +290,36 @@ static void a_long_trace_keeps_whole_steps(void **state)
     oar_trace_close(t);
 }
 
+static void write_without_steps(void *arg)
+{
+    for (int i = 0; i < STEPS * PER_STEP; i++)
+        oar_trace_end(oar_trace_begin("one of many"));
+}
+
+/* Seconds are left out where there are no steps. The first one always stays:
+ * if it fills the file, the trace ends there, and the program goes on. */
+static void a_second_that_fills_the_trace_ends_it(void **state)
+{
+    pid_t pid = fork();
+    oar_trace *t;
+    oar_trace_process p;
+    int how;
+
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        write_without_steps(NULL);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    assert_int_equal(how, 0);
+    t = open_trace(folder);
+    assert_true(process_of(t, pid, &p) >= 0);
+    assert_true(p.events > 0);
+    assert_true(p.events * sizeof(oari_trace_event) <= 8u << 20);
+    assert_true(p.one_in > 1 && p.by_seconds);
+    oar_trace_close(t);
+}
+
 /* ---- clocks -------------------------------------------------------------- */
 
 static void copy_file(const char *from, const char *to)
@@ -279,23 +345,25 @@ static oari_trace_file *map_file(const char *path, size_t *bytes)
     return at;
 }
 
+enum { HOSTS = 3 }; /* with a rank each */
+
 static oar_status reduce_at_leisure(oar_group *g, void *arg)
 {
     for (int i = 0; i < 50; i++) {
         float x = 1;
 
-        usleep(oar_group_rank(g) == i % 2 ? 300 : 0);
+        usleep(oar_group_rank(g) == i % HOSTS ? 300 : 0);
         CHECK_OK(oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
                                 NULL));
     }
     return OAR_OK;
 }
 
-/* Copies the traces of the group's two ranks into a folder of their own. */
+/* Copies the traces of the group's ranks into a folder of their own. */
 static void ranks_apart(const char *group, const char *into)
 {
     oar_trace *t = open_trace(folder);
-    int64_t pids[2] = { 0 };
+    int64_t pids[HOSTS] = { 0 };
     DIR *all = opendir(folder);
     struct dirent *entry;
 
@@ -310,7 +378,8 @@ static void ranks_apart(const char *group, const char *into)
         }
     }
     oar_trace_close(t);
-    assert_true(pids[0] != 0 && pids[1] != 0 && pids[0] != pids[1]);
+    for (int r = 0; r < HOSTS; r++)
+        assert_true(pids[r] != 0 && pids[r] != pids[(r + 1) % HOSTS]);
     mkdir(into, 0777);
     assert_non_null(all);
     while ((entry = readdir(all)) != NULL) {
@@ -322,7 +391,7 @@ static void ranks_apart(const char *group, const char *into)
             continue;
         snprintf(from, sizeof from, "%s/%s", folder, entry->d_name);
         f = map_file(from, &bytes);
-        for (int r = 0; r < 2; r++)
+        for (int r = 0; r < HOSTS; r++)
             if (f->head.pid == pids[r]) {
                 snprintf(to, sizeof to, "%s/rank-%d" OARI_TRACE_SUFFIX, into,
                          r);
@@ -333,8 +402,8 @@ static void ranks_apart(const char *group, const char *into)
     closedir(all);
 }
 
-/* Returns how much later rank 1 posts than rank 0, the mean over all. */
-static double mean_lateness(const oar_trace *t, const char *group)
+/* Returns how much later a rank posts than rank 0, the mean over all. */
+static double mean_lateness(const oar_trace *t, const char *group, int rank)
 {
     double sum = 0;
     int count = 0;
@@ -343,46 +412,60 @@ static double mean_lateness(const oar_trace *t, const char *group)
         oar_trace_event e = event_at(t, i);
 
         if (e.kind != OAR_TRACE_OPERATION || strcmp(e.group, group) != 0 ||
-            e.op != OAR_COLL_ALL_REDUCE)
+            e.op != OAR_COLL_ALL_REDUCE || (e.rank != 0 && e.rank != rank))
             continue;
-        sum += (double)e.start_ns * (e.rank == 1 ? 1 : -1);
+        sum += (double)e.start_ns * (e.rank == rank ? 1 : -1);
         count++;
     }
     assert_int_equal(count, 100);
     return sum / 50;
 }
 
-static void clocks_of_two_hosts_are_aligned_as_well_as_it_says(void **state)
+/* Makes the trace of a rank one of another host, whose clock is not this one's
+ * and whose calendar is not right. */
+static void move_to_host(const char *path, int host, int64_t shift)
 {
-    const int64_t shift = 123456789012;
+    size_t bytes;
+    oari_trace_file *f = map_file(path, &bytes);
+
+    f->head.base_ns += shift;
+    f->head.boot[0] ^= (char)host;
+    f->head.wall_ns -= 77777777;
+    munmap(f, bytes);
+}
+
+static void clocks_of_three_hosts_are_aligned_as_well_as_it_says(void **state)
+{
+    static const int64_t shift[HOSTS] = { 0, 123456789012, -98765432101 };
     char apart[FOLDER], path[2 * FOLDER];
     oar_group_opts o = oar_group_opts_init();
-    oar_trace_process p = oar_trace_process_init();
-    oari_trace_file *f;
-    size_t bytes;
-    double before;
+    double before[HOSTS];
     oar_trace *t;
 
     o.name = "far";
-    assert_int_equal(ranks_run("shm", 2, &o, reduce_at_leisure, NULL), OAR_OK);
+    assert_int_equal(ranks_run("shm", HOSTS, &o, reduce_at_leisure, NULL),
+                     OAR_OK);
     snprintf(apart, sizeof apart, "%.200s-apart", folder);
     ranks_apart("far", apart);
     forget_ranks();
     t = open_trace(apart);
-    before = mean_lateness(t, "far");
+    for (int r = 1; r < HOSTS; r++)
+        before[r] = mean_lateness(t, "far", r);
     oar_trace_close(t);
 
-    snprintf(path, sizeof path, "%s/rank-1" OARI_TRACE_SUFFIX, apart);
-    f = map_file(path, &bytes);
-    f->head.base_ns += shift;
-    f->head.boot[0] ^= 1;
-    f->head.wall_ns -= 77777777; /* nor is the calendar right there */
-    munmap(f, bytes);
+    for (int r = 1; r < HOSTS; r++) {
+        snprintf(path, sizeof path, "%s/rank-%d" OARI_TRACE_SUFFIX, apart, r);
+        move_to_host(path, r, shift[r]);
+    }
     t = open_trace(apart);
-    assert_int_equal(oar_trace_process_at(t, 1, &p), OAR_OK);
-    assert_true(p.error_ns > 0 && p.error_ns < 100000000);
-    assert_true(mean_lateness(t, "far") - before <= (double)p.error_ns + 1000);
-    assert_true(before - mean_lateness(t, "far") <= (double)p.error_ns + 1000);
+    for (int r = 1; r < HOSTS; r++) {
+        oar_trace_process p = oar_trace_process_init();
+
+        assert_int_equal(oar_trace_process_at(t, r, &p), OAR_OK);
+        assert_true(p.error_ns > 0 && p.error_ns < 100000000);
+        assert_true(fabs(mean_lateness(t, "far", r) - before[r]) <=
+                    (double)p.error_ns + 1000);
+    }
     oar_trace_close(t);
     snprintf(path, sizeof path, "rm -r '%s'", apart);
     assert_int_equal(system(path), 0);
@@ -462,9 +545,11 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_intervals_nest_and_numbers_are_kept),
         cmocka_unit_test(every_operation_of_every_rank_is_there),
+        cmocka_unit_test(checkpoints_are_there_saved_and_loaded),
         cmocka_unit_test(a_killed_process_leaves_all_it_wrote),
         cmocka_unit_test(a_long_trace_keeps_whole_steps),
-        cmocka_unit_test(clocks_of_two_hosts_are_aligned_as_well_as_it_says),
+        cmocka_unit_test(a_second_that_fills_the_trace_ends_it),
+        cmocka_unit_test(clocks_of_three_hosts_are_aligned_as_well_as_it_says),
         cmocka_unit_test(traces_of_two_jobs_are_refused),
         cmocka_unit_test(what_is_no_trace_is_refused),
     };

@@ -89,6 +89,8 @@ static void summarise(const bench_point *at, size_t iters, bench_figures *f)
     f->iters = iters;
     f->p50 = percentile(first, iters, 0.5);
     f->p10 = percentile(first, iters, 0.1);
+    f->p99 = percentile(first, iters, 0.99);
+    f->max = first[iters - 1];
 }
 
 /* What an iteration takes: the quicker half of the warm-up, so that one

@@ -72,9 +72,9 @@ typedef struct bench_point {
 } bench_point;
 
 typedef struct bench_figures {
-    size_t iters;          /* 0: not measured */
-    double p50, p10, mean; /* us */
-    long wrong;            /* -1: not checked */
+    size_t iters;                    /* 0: not measured */
+    double p50, p10, p99, max, mean; /* us */
+    long wrong;                      /* -1: not checked */
 } bench_figures;
 
 /* ---- bench_op.c: what is timed ------------------------------------------- */

@@ -85,10 +85,11 @@ static void print_json(const bench_point *at, const bench_figures *f)
     double speed = speed_of(at->bytes, f);
 
     printf("{\"collective\":\"%s\",\"dtype\":\"%s\",\"ranks\":%d,\"bytes\":"
-           "%zu,\"iters\":%zu,\"p50_us\":%.3f,\"p10_us\":%.3f,\"mean_us\":%.3f,"
-           "\"algbw_GBps\":%.4f,\"busbw_GBps\":%.4f,\"wrong\":%ld}\n",
+           "%zu,\"iters\":%zu,\"p50_us\":%.3f,\"p10_us\":%.3f,\"p99_us\":%.3f,"
+           "\"max_us\":%.3f,\"mean_us\":%.3f,\"algbw_GBps\":%.4f,\"busbw_"
+           "GBps\":%.4f,\"wrong\":%ld}\n",
            bench_kind_name(p->kind), oar_dtype_name(p->dtype), p->ranks,
-           at->bytes, f->iters, f->p50, f->p10, f->mean, speed,
+           at->bytes, f->iters, f->p50, f->p10, f->p99, f->max, f->mean, speed,
            speed * bench_bus_factor(p), f->wrong);
 }
 

@@ -12,20 +12,27 @@
 static int usage(FILE *to)
 {
     fprintf(to,
-            "oarsong report DIR [-o report.html]\n\n"
+            "oarsong report DIR [-o report.html] [--machine FILE]\n\n"
             "Reads the *.oartrace files in DIR (`oarsong run --trace DIR`) and "
             "writes one page of\nHTML: how long steps took, what of it was "
             "communication and what of that was hidden,\nwhich rank is late, "
-            "where operations are called, and three steps as time lines.\n");
+            "where operations are called, and three steps as time lines.\n\n"
+            "  -o FILE         the page (report.html)\n"
+            "  --machine FILE  lines of `oarsong bench --format csv`: what the "
+            "machine reaches\n");
     return to == stdout ? TOOL_OK : TOOL_USAGE;
 }
 
-static int write_page(const oar_trace *t, const char *folder, const char *file)
+static int write_page(const oar_trace *t, const char *folder, const char *file,
+                      const char *machine)
 {
     report r;
     FILE *to = NULL;
     int ok = report_make(t, &r);
 
+    if (ok && machine != NULL && !report_machine_read(&r, machine))
+        fprintf(stderr, "oarsong report: %s has no results of a bench\n",
+                machine);
     if (ok)
         to = fopen(file, "w");
     ok = to != NULL;
@@ -44,7 +51,7 @@ static int write_page(const oar_trace *t, const char *folder, const char *file)
 
 int tool_report(int argc, char **argv)
 {
-    const char *folder = NULL, *file = "report.html";
+    const char *folder = NULL, *file = "report.html", *machine = NULL;
     oar_trace *t;
     int ok;
 
@@ -53,6 +60,8 @@ int tool_report(int argc, char **argv)
             return usage(stdout);
         if (strcmp(argv[i], "-o") == 0 && i + 1 < argc)
             file = argv[++i];
+        else if (strcmp(argv[i], "--machine") == 0 && i + 1 < argc)
+            machine = argv[++i];
         else if (argv[i][0] != '-' && folder == NULL)
             folder = argv[i];
         else {
@@ -65,7 +74,7 @@ int tool_report(int argc, char **argv)
         return usage(stderr);
     if (oar_trace_open(folder, &t) != OAR_OK)
         return tool_failed("report");
-    ok = write_page(t, folder, file);
+    ok = write_page(t, folder, file, machine);
     oar_trace_close(t);
     if (ok)
         printf("%s\n", file);

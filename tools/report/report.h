@@ -8,7 +8,8 @@
 
 #include <oarsong/trace_read.h>
 
-enum { REPORT_COLUMNS = 120 }; /* of the heat map */
+enum { REPORT_COLUMNS = 120 };         /* of the heat map */
+#define REPORT_MEMORY "resident bytes" /* what traces call it */
 
 /* One step of one rank, in ns. */
 typedef struct report_step {
@@ -44,6 +45,12 @@ typedef struct report_metric {
     int points, room;
 } report_metric;
 
+/* What the machine reaches. */
+typedef struct report_speed {
+    char kind[32];
+    double bytes, gb_s;
+} report_speed;
+
 typedef struct report {
     const oar_trace *trace;
     int64_t end_ns;
@@ -54,6 +61,10 @@ typedef struct report {
     report_metric *metric;
     int metrics;
     int64_t collectives; /* that all ranks were seen in */
+    int64_t stages;      /* actions of pipelines */
+    int64_t gpu_intervals;
+    report_speed *speed;
+    int speeds;
 } report;
 
 /* Computes all of it. Returns 0 without memory. */
@@ -65,6 +76,11 @@ void report_free(report *r);
  * average. */
 const report_rank *report_straggler(const report *r);
 
+/* Reads what the machine reaches from a file. Returns 0 if there is nothing. */
+int report_machine_read(report *r, const char *path);
+/* Returns it for an operation of that size, in GB/s; 0: not known. */
+double report_machine_speed(const report *r, oar_coll op, double bytes);
+
 /* Writes the page. */
 void report_write(const report *r, const char *folder, FILE *to);
 
@@ -74,6 +90,9 @@ void report_write_steps(const report *r, FILE *to);
 void report_write_heat(const report *r, FILE *to);
 void report_write_sites(const report *r, FILE *to);
 void report_write_lines(const report *r, FILE *to);
+void report_write_memory(const report *r, FILE *to);
+void report_write_pipeline(const report *r, FILE *to);
+void report_write_autopsy(const char *folder, FILE *to);
 
 /* Writes a text as HTML. */
 void report_text(FILE *to, const char *text);

@@ -13,7 +13,8 @@ enum {
     BAR_HEIGHT = 140,
     CELL = 14,
     LANE = 12,
-    LANES = 4, /* of nested intervals of a rank */
+    LANES = 4,     /* of nested intervals of a rank */
+    GPU_LANES = 4, /* below them, where there are some of GPUs */
     MOST_RECTS = 4000
 };
 
@@ -123,6 +124,7 @@ static const char *colour_of(oar_trace_kind kind)
     case OAR_TRACE_LOADER: return "#c9b458";
     case OAR_TRACE_CHECKPOINT: return "#8d6bb0";
     case OAR_TRACE_STAGE: return "#5b9ea0";
+    case OAR_TRACE_GPU: return "#76a83a";
     case OAR_TRACE_USER: return "#a0a0a0";
     default: return "#c0c0c0";
     }
@@ -130,20 +132,21 @@ static const char *colour_of(oar_trace_kind kind)
 
 /* The lanes of one rank while a step is drawn. */
 typedef struct lanes {
-    int64_t busy_until[LANES];
+    int64_t busy_until[LANES + GPU_LANES];
 } lanes;
 
 /* Returns the lane of an interval: operations have the first; the others nest
- * below. Those too deep are left out: -1. */
+ * below, and those of GPUs below these. Those too deep are left out: -1. */
 static int lane_of(lanes *l, const oar_trace_event *e)
 {
-    int lane = 1;
+    int on_gpu = e->kind == OAR_TRACE_GPU;
+    int lane = on_gpu ? LANES : 1, end = on_gpu ? LANES + GPU_LANES : LANES;
 
     if (e->kind == OAR_TRACE_OPERATION)
         return 0;
-    while (lane < LANES && l->busy_until[lane] > e->start_ns)
+    while (lane < end && l->busy_until[lane] > e->start_ns)
         lane++;
-    if (lane == LANES)
+    if (lane == end)
         return -1;
     l->busy_until[lane] = e->end_ns;
     return lane;
@@ -155,7 +158,13 @@ static int is_drawn(const oar_trace_event *e, int64_t from, int64_t to)
            e->kind != OAR_TRACE_METRIC && e->end_ns > from && e->start_ns < to;
 }
 
-static void draw_event(const oar_trace_event *e, int lane, int64_t from,
+/* Returns the height of a rank in pixels. */
+static int height_of(const report *r)
+{
+    return (LANES + (r->gpu_intervals > 0 ? GPU_LANES : 0)) * LANE + 6;
+}
+
+static void draw_event(const oar_trace_event *e, int y, int64_t from,
                        int64_t to_ns, FILE *to)
 {
     double unit = (double)(WIDTH - 60) / (double)(to_ns - from);
@@ -168,9 +177,12 @@ static void draw_event(const oar_trace_event *e, int lane, int64_t from,
     }
     if (x + width > WIDTH)
         width = WIDTH - x;
-    fprintf(to, "<rect x=%.2f y=%d width=%.2f height=%d fill=%s><title>", x,
-            e->rank * (LANES * LANE + 6) + lane * LANE, width, LANE - 1,
-            colour_of(e->kind));
+    fprintf(to, "<rect x=%.2f y=%d width=%.2f height=%d fill=%s><title>", x, y,
+            width, LANE - 1, colour_of(e->kind));
+    if (e->kind == OAR_TRACE_GPU) {
+        report_text(to, e->group);
+        fprintf(to, ": ");
+    }
     report_text(to, e->kind == OAR_TRACE_OPERATION ? oar_coll_name(e->op)
                                                    : e->name);
     fprintf(to, " %s</title></rect>\n",
@@ -190,10 +202,14 @@ static void write_line(const report *r, const char *title, int64_t from,
         return;
     fprintf(to, "<h3>%s, %s</h3><svg width=%d height=%d role=img>\n", title,
             report_time((double)(to_ns - from)), WIDTH,
-            r->ranks * (LANES * LANE + 6));
-    for (int i = 0; i < r->ranks; i++)
-        fprintf(to, "<text x=0 y=%d>rank %d</text>\n",
-                i * (LANES * LANE + 6) + LANE, i);
+            r->ranks * height_of(r));
+    for (int i = 0; i < r->ranks; i++) {
+        fprintf(to, "<text x=0 y=%d>rank %d</text>\n", i * height_of(r) + LANE,
+                i);
+        if (r->gpu_intervals > 0)
+            fprintf(to, "<text x=0 y=%d>GPU</text>\n",
+                    i * height_of(r) + (LANES + 1) * LANE);
+    }
     for (uint64_t i = 0; i < oar_trace_events(r->trace); i++) {
         int lane;
 
@@ -206,7 +222,7 @@ static void write_line(const report *r, const char *title, int64_t from,
         if (lane < 0 || (double)(e.end_ns - e.start_ns) < least ||
             rects++ >= MOST_RECTS)
             continue;
-        draw_event(&e, lane, from, to_ns, to);
+        draw_event(&e, e.rank * height_of(r) + lane * LANE, from, to_ns, to);
     }
     fprintf(to, "</svg>\n");
     free(of);
@@ -239,9 +255,13 @@ void report_write_lines(const report *r, FILE *to)
     chosen[1] = sorted[one->steps / 2];
     chosen[2] = sorted[one->steps - 1];
     free(sorted);
-    fprintf(to, "<h2>Three steps</h2><p class=note>Of each rank the operations "
-                "(orange), and below them what its threads did: forward and "
-                "backward blue, waits red, optimizer green.</p>\n");
+    fprintf(to,
+            "<h2>Three steps</h2><p class=note>Of each rank the operations "
+            "(orange), and below them what its threads did: forward and "
+            "backward blue, waits red, optimizer green%s.</p>\n",
+            r->gpu_intervals > 0
+                ? "; below that what its GPU did, on all streams"
+                : "");
     for (int i = 0; i < 3; i++) {
         snprintf(title, sizeof title, "%s, %lld", name[i],
                  (long long)chosen[i].number);

@@ -156,6 +156,8 @@ static int measure_steps(report *r)
             extend(&r->rank[e.rank], &exposed[e.rank], &e,
                    offsetof(report_step, exposed_ns));
         r->rank[e.rank].operations += e.kind == OAR_TRACE_OPERATION;
+        r->stages += e.kind == OAR_TRACE_STAGE;
+        r->gpu_intervals += e.kind == OAR_TRACE_GPU;
     }
     for (int i = 0; ok && i < r->ranks; i++) {
         share(&r->rank[i], &comm[i], offsetof(report_step, comm_ns));
@@ -361,4 +363,5 @@ void report_free(report *r)
     free(r->rank);
     free(r->site);
     free(r->metric);
+    free(r->speed);
 }

@@ -47,6 +47,19 @@ const char *report_time(double ns)
     return t;
 }
 
+static const char *bytes_text(double bytes)
+{
+    static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    static char text[32];
+    int u = 0;
+
+    for (; bytes >= 1024 && u < 4; u++)
+        bytes /= 1024;
+    snprintf(text, sizeof text, "%.*f %s", u > 0 && bytes < 100, bytes,
+             unit[u]);
+    return text;
+}
+
 /* ---- the sentence -------------------------------------------------------- */
 
 typedef struct totals {
@@ -81,12 +94,14 @@ static void write_sentence(const report *r, FILE *to)
     totals t = sum_steps(r);
 
     fprintf(to,
-            "<p class=said id=summary>%d rank%s ran for %s, %lld step%s of %s "
+            "<p class=said id=summary data-comm-s=%.9f data-exposed-s=%.9f>"
+            "%d rank%s ran for %s, %lld step%s of %s "
             "on average. Communication took <b id=comm>%.1f</b> %% of that "
             "time; <b id=hidden>%.1f</b> %% of it was hidden behind "
             "computation, and the program waited <b id=exposed>%.1f</b> %% of "
             "its time for it.",
-            r->ranks, r->ranks == 1 ? "" : "s", report_time((double)r->end_ns),
+            t.comm / 1e9, t.exposed / 1e9, r->ranks, r->ranks == 1 ? "" : "s",
+            report_time((double)r->end_ns),
             (long long)(r->ranks > 0 ? t.steps / r->ranks : 0),
             r->ranks > 0 && t.steps / r->ranks == 1 ? "" : "s",
             report_time(t.steps > 0 ? t.step / (double)t.steps : 0),
@@ -129,7 +144,14 @@ static void write_processes(const report *r, FILE *to)
                     p.one_in);
         else
             fprintf(to, "<td>all");
-        fprintf(to, "%s</tr>\n", p.stopped ? ", then the disk was full" : "");
+        fprintf(to, "%s", p.stopped ? ", then there was no room" : "");
+        if (p.gpu_lost > 0)
+            fprintf(to, ", but %llu intervals of its GPU",
+                    (unsigned long long)p.gpu_lost);
+        if (p.gpu_error_ns > 0)
+            fprintf(to, "; times of its GPU &plusmn; %s",
+                    report_time((double)p.gpu_error_ns));
+        fprintf(to, "</tr>\n");
     }
     fprintf(to, "</table>\n");
 }
@@ -185,40 +207,57 @@ static void write_metric(const report *r, const report_metric *m, FILE *to)
 
 void report_write_metrics(const report *r, FILE *to)
 {
-    if (r->metrics == 0)
-        return;
-    fprintf(to, "<h2>Numbers</h2>\n");
+    int shown = 0;
+
     for (int i = 0; i < r->metrics; i++) {
         int first = i;
 
         for (int j = 0; j < i; j++)
             if (strcmp(r->metric[j].name, r->metric[i].name) == 0)
                 first = j;
-        if (first == i) /* the first rank that has it */
+        if (first == i && /* the first rank that has it */
+            strcmp(r->metric[i].name, REPORT_MEMORY) != 0) {
+            fprintf(to, "%s", shown++ == 0 ? "<h2>Numbers</h2>\n" : "");
             write_metric(r, &r->metric[i], to);
+        }
     }
 }
 
 /* ---- call sites ---------------------------------------------------------- */
 
+/* Writes what a call site reaches of the machine's own speed. */
+static void write_share(const report *r, const report_site *s, FILE *to)
+{
+    double best = report_machine_speed(r, s->op, s->bytes / (double)s->count);
+
+    if (r->speeds > 0 && best > 0 && s->total_ns > 0)
+        fprintf(to, "<td>%.1f %%", percent(s->bytes / s->total_ns, best));
+    else if (r->speeds > 0)
+        fprintf(to, "<td>");
+}
+
 void report_write_sites(const report *r, FILE *to)
 {
     if (r->sites == 0)
         return;
-    fprintf(to, "<h2>Where operations are called</h2><table id=sites><tr><th>"
-                "place<th>operation<th>count<th>mean<th>longest<th>in all<th>"
-                "bytes<th>GB/s</tr>\n");
+    fprintf(to,
+            "<h2>Where operations are called</h2><table id=sites><tr><th>"
+            "place<th>operation<th>count<th>mean<th>longest<th>in all<th>"
+            "size<th>GB/s%s</tr>\n",
+            r->speeds > 0 ? "<th>of the machine's" : "");
     for (int i = 0; i < r->sites && i < TOP_SITES; i++) {
         const report_site *s = &r->site[i];
 
         fprintf(to, "<tr><td>");
         report_text(to, s->name[0] != 0 ? s->name : "?");
-        fprintf(to, "<td>%s<td>%lld<td>%s<td>%s<td>%s<td>%.4g<td>%.3g</tr>\n",
+        fprintf(to, "<td>%s<td>%lld<td>%s<td>%s<td>%s<td>%s<td>%.3f",
                 oar_coll_name(s->op), (long long)s->count,
                 report_time(s->total_ns / (double)s->count),
                 report_time(s->most_ns), report_time(s->total_ns),
-                s->bytes / (double)s->count,
+                bytes_text(s->bytes / (double)s->count),
                 s->total_ns > 0 ? s->bytes / s->total_ns : 0);
+        write_share(r, s, to);
+        fprintf(to, "</tr>\n");
     }
     fprintf(to, "</table>\n");
 }
@@ -232,10 +271,13 @@ void report_write(const report *r, const char *folder, FILE *to)
     report_text(to, folder);
     fprintf(to, "</h1>\n");
     write_sentence(r, to);
+    report_write_autopsy(folder, to);
     report_write_metrics(r, to);
     report_write_steps(r, to);
     report_write_heat(r, to);
     report_write_sites(r, to);
+    report_write_memory(r, to);
+    report_write_pipeline(r, to);
     report_write_lines(r, to);
     write_processes(r, to);
     fprintf(to, "</html>\n");

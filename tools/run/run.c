@@ -91,6 +91,12 @@ int tool_run(int argc, char **argv)
     if (options.ranks == 0)
         options.ranks = 1;
     choose_lines(&options);
+    if (options.web != NULL &&
+        !tool_web_start(options.web,
+                        options.launch.max_nodes > 1 ? options.launch.endpoint
+                                                     : NULL,
+                        options.launch.run_id))
+        return TOOL_FAILED;
     if ((command = make_command(argc, argv, program)) == NULL)
         return complain("out of memory");
     status = oar_launch(options.ranks, command, &options.launch, &result);

@@ -267,6 +267,8 @@ static const run_option table[] = {
       "the same: to a file as well" },
     { "--trace", NULL, "DIR", take_trace, 0,
       "keep there what the ranks do, for `oarsong trace`" },
+    { "--web", NULL, "[=ADDR:PORT]", take_text, INTO(web),
+      "a live page of the job, for this host unless told otherwise" },
     { "--local-ranks-filter", NULL, "RANKS", take_text, INTO(launch.show_ranks),
       "show only what these write: 0,2" },
     { NULL, NULL, NULL, NULL, 0, "When something goes wrong" },
@@ -317,7 +319,8 @@ void run_options_print(FILE *to)
         }
         snprintf(left, sizeof left, "%s%s%s%s%s", o->name,
                  o->other != NULL ? ", " : "", o->other != NULL ? o->other : "",
-                 o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
+                 o->value != NULL && o->value[0] != '[' ? " " : "",
+                 o->value != NULL ? o->value : "");
         fprintf(to, "  %-28s  %s\n", left, o->help);
     }
 }
@@ -417,7 +420,9 @@ static int take(int argc, char **argv, int i, run_options *o)
                         nearest(text, bytes));
     if (found->value == NULL && equals != NULL)
         return complain(text, (int)bytes, "takes no value", "");
-    if (found->value != NULL)
+    if (found->value != NULL && found->value[0] == '[')
+        value = equals != NULL ? equals + 1 : "";
+    else if (found->value != NULL)
         value = equals != NULL ? equals + 1 : ++i < argc ? argv[i] : NULL;
     if (found->value != NULL && value == NULL)
         return complain(text, (int)bytes, "needs a value: ", found->value);

@@ -16,6 +16,7 @@ typedef struct run_options {
     const char *master_addr;
     int master_port;
     int node_rank;
+    const char *web; /* where the live page is; "": as usual; NULL: none */
     char endpoint[300];
     const char *env[RUN_ENV_MAX + 1];
     int envs;

@@ -173,6 +173,12 @@ static void say(const oar_trace *t, const char *file)
             printf("rank %d: its trace stops early: there was no room on the "
                    "disk\n",
                    p.rank);
+        if (p.gpu_error_ns > 0)
+            printf("rank %d: times of its GPU are aligned to +- %.3g us\n",
+                   p.rank, (double)p.gpu_error_ns / 1e3);
+        if (p.gpu_lost > 0)
+            printf("rank %d: %llu intervals of its GPU are missing\n", p.rank,
+                   (unsigned long long)p.gpu_lost);
         if (i + 1 == oar_trace_processes(t))
             break;
     }

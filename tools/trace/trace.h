@@ -12,6 +12,7 @@ typedef struct trace_row {
     int process, rank;
     int64_t thread;   /* of the program; -1: a row of operations */
     const char *name; /* of a metric; else NULL */
+    const char *gpu;  /* its stream; NULL: not of a GPU */
     int lane;         /* of operations: how many are beside each other */
     int64_t busy_until_ns;
 } trace_row;

@@ -22,6 +22,9 @@ static int fits(const trace_row *row, const oar_trace_event *e)
                row->busy_until_ns <= e->start_ns;
     if (e->kind == OAR_TRACE_METRIC)
         return row->name != NULL && strcmp(row->name, e->name) == 0;
+    if (e->kind == OAR_TRACE_GPU || row->gpu != NULL)
+        return e->kind == OAR_TRACE_GPU && row->gpu != NULL &&
+               strcmp(row->gpu, e->group) == 0;
     return row->thread == e->thread;
 }
 
@@ -60,7 +63,9 @@ int trace_row_of(trace_rows *rows, const oar_trace_event *e)
         if (e->kind == OAR_TRACE_METRIC) {
             row->name = e->name;
             row->thread = -1;
-        } else if (is_operation(e))
+        } else if (e->kind == OAR_TRACE_GPU)
+            row->gpu = e->group;
+        else if (is_operation(e))
             row->lane = lanes(rows, e);
         rows->count++;
     }
@@ -72,6 +77,8 @@ void trace_row_name(const trace_row *row, char *text, size_t room)
 {
     if (row->name != NULL)
         snprintf(text, room, "%s", row->name);
+    else if (row->gpu != NULL)
+        snprintf(text, room, "%s", row->gpu);
     else if (row->thread >= 0)
         snprintf(text, room, "thread %lld", (long long)row->thread);
     else if (row->lane == 0)

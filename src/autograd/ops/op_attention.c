@@ -158,6 +158,7 @@ static oar_status attend_back(oari_pool *pool, const parts *p,
     a.dk.shared = a.dv.shared = a.k.shared;
     if (p->dmask != NULL)
         a.dmask = repeat_mask(*p->dmask, p);
+    a.pool = pool;
     a.add_q = p->add_q;
     a.add_k = p->add_k;
     a.add_v = p->add_v;

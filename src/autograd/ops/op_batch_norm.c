@@ -53,14 +53,10 @@ static oar_status gather_parts(oari_pool *pool,
 static oar_status merge_sums(oari_pool *pool, const oar_batch_norm_merge *merge,
                              const oari_array *sums)
 {
-    double weight = merge->weight != NULL ? merge->weight(merge->arg) : 1;
     oari_array from, to = *sums;
     oar_tensor *all = NULL;
-    oar_status status;
+    oar_status status = gather_parts(pool, merge, 1, sums, &all);
 
-    if (weight != 1)
-        OARI_TRY(OARI_KERNEL(sums, scale, sums, 0, sums, weight));
-    status = gather_parts(pool, merge, 1, sums, &all);
     if (status == OAR_OK) {
         from = oari_array_of(all);
         to.at.shape = OAR_SHAPE(1, from.at.shape.dim[1]);
@@ -68,8 +64,6 @@ static oar_status merge_sums(oari_pool *pool, const oar_batch_norm_merge *merge,
         status = OARI_KERNEL(&to, sum_to, pool, &to, 0, &from);
     }
     oari_tensor_drop(pool, all);
-    if (status == OAR_OK && weight != 1 && weight > 0)
-        status = OARI_KERNEL(sums, scale, sums, 0, sums, 1 / weight);
     return status;
 }
 

@@ -282,7 +282,7 @@ static oar_status slope_grad(oari_node *node, const oari_array *sums, int add)
         node->extra.act.sloped = 1;
     } else if (sums != NULL) {
         grad = as_matrix(oari_array_of(node->grad));
-        OARI_TRY(oari_cuda_sum_columns(pool, sums, add, &grad));
+        OARI_TRY(oari_cuda_sum_to(pool, sums, add, &grad));
     }
     oari_unsave(node, PRE);
     return OAR_OK;

@@ -10,6 +10,7 @@
  */
 #include "backends/host_staging/staging.h"
 #include "base/status.h"
+#include "device/cuda/cuda_trace.h"
 
 enum {
     AHEAD = 2,         /* chunks that are loaded while one is combined */
@@ -217,6 +218,7 @@ oar_status staging_run_collective(staging *h, const oar_collective *call)
     find_sides(&p);
     p.width = choose_width(&p);
     OARI_TRY(staging_wait_ready(h, call));
+    oari_gpu_trace_call_begin(h->device, h->up, call->finished);
     OARI_TRY(staging_map_peers(h));
     in = longest_part(&p.in);
     out = longest_part(&p.out);
@@ -227,5 +229,7 @@ oar_status staging_run_collective(staging *h, const oar_collective *call)
     p.chunks = (most + p.width - 1) / p.width;
     OARI_TRY(staging_can_run_direct(h, call) ? staging_run_direct(&p)
                                              : run_over_links(&p));
+    oari_gpu_trace_call_end(h->device, call->finished,
+                            oar_coll_name(call->kind));
     return staging_record_event(h, call->finished, h->up);
 }

@@ -16,6 +16,7 @@
 
 #include "backends/ipc/ipc.h"
 #include "base/status.h"
+#include "device/cuda/cuda_trace.h"
 
 static int does_work(const ipc *self, int rank)
 {
@@ -145,6 +146,7 @@ static oar_status start_work(ipc *self, ipc_work *work)
         return OAR_OK;
     work->ready_said = 1;
     OARI_TRY(oari_ipc_wait_event(self, self->stream, work->call->ready));
+    oari_gpu_trace_call_begin(self->device, self->stream, work->call->finished);
     if (self->leader_works && self->rank == 0)
         return OAR_OK;
     return oari_ipc_write_word(self, self->stream, self->rank,
@@ -216,12 +218,14 @@ static oar_status end_work(ipc *self, const ipc_work *work)
     if (!does_work(self, self->rank) &&
         !work->bounces_out) /* the work has been done */
         OARI_TRY(oari_ipc_test_event(self, work->call->finished, &done));
-    if (done)
-        return OAR_OK;
-    if (work->bounces_out)
+    if (!done && work->bounces_out)
         OARI_TRY(oari_ipc_copy(self, oari_cu_address(out->data),
                                oari_cu_address(self->out_bounce.memory),
                                oari_span_bytes(out), self->stream));
+    oari_gpu_trace_call_end(self->device, work->call->finished,
+                            oar_coll_name(work->call->kind));
+    if (done)
+        return OAR_OK;
     return oari_ipc_record_event(self, self->stream, work->call->finished);
 }
 

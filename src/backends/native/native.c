@@ -297,6 +297,7 @@ static void native_close(void *self)
     .read = native_read, .answered = native_answered,                          \
     .withdraw = native_withdraw, .restless = native_restless,                  \
     .watch = native_watch, .push = oari_shm_base_push,                         \
+    .take = oari_shm_base_take, .await = oari_shm_base_await,                  \
     .match = oari_shm_base_match
 
 const oari_backend oari_backend_native = {

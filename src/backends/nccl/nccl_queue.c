@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "device/cuda/cuda_trace.h"
 #include "link/match.h"
 
 enum {
@@ -103,9 +104,12 @@ static oar_status start_unit(oari_nccl_engine *e)
     OARI_TRY(oari_cuda_enter(e->device, &cu));
     for (t = e->in_flight; t != NULL && status == OAR_OK; t = next_of(t))
         status = wait_ready(cu, e->comm->stream, call_of(t));
-    if (status == OAR_OK)
+    if (status == OAR_OK) {
+        oari_gpu_trace_call_begin(e->device, e->comm->stream,
+                                  call_of(e->in_flight)->finished);
         status =
             oari_nccl_check(lib, lib->GroupStart(), comm, "opening a group");
+    }
     if (status == OAR_OK) {
         for (t = e->in_flight; t != NULL && status == OAR_OK; t = next_of(t))
             status = oari_nccl_call(e, call_of(t));
@@ -133,6 +137,8 @@ static int finish_unit(oari_nccl_engine *e)
     if (status == OAR_OK)
         status = oari_cuda_enter(e->device, &cu);
     if (status == OAR_OK) {
+        oari_gpu_trace_call_end(e->device, call_of(e->in_flight)->finished,
+                                oar_coll_name(call_of(e->in_flight)->kind));
         for (const oar_transfer *t = e->in_flight;
              t != NULL && status == OAR_OK; t = next_of(t))
             status = record_finished(cu, e->comm->stream, call_of(t));

@@ -42,5 +42,7 @@ const oari_backend oari_backend_sim = {
     .shm = oari_shm_base_get,
     .withdraw = oari_shm_base_withdraw,
     .push = oari_shm_base_push,
+    .take = oari_shm_base_take,
+    .await = oari_shm_base_await,
     .match = oari_shm_base_match,
 };

@@ -46,10 +46,11 @@ oar_status oari_work_result(const oar_work *work)
 
 /* Makes a work without memory of its own, in every blocking call. */
 __attribute__((always_inline)) static inline void
-make_on_stack(oar_work *work, oar_group *group, const oari_call *call)
+make_on_stack(oar_work *work, oar_group *group, const oari_call *call,
+              uint64_t sequence)
 {
     oari_work_init(work, group, call);
-    work->sequence = oari_work_record(group, call, OARI_AWAITED);
+    atomic_init(&work->sequence, sequence);
     work->on_stack = 1;
 }
 
@@ -66,7 +67,9 @@ static void prepare_work(oar_work *work, uint64_t state)
 {
     atomic_fetch_add(&work->holders, 1);
     atomic_store(&work->ordered, 0);
-    work->sequence = oari_work_record(work->group, &work->call, state);
+    atomic_store_explicit(&work->sequence,
+                          oari_work_record(work->group, &work->call, state),
+                          memory_order_relaxed);
     work->deadline_ns = 0;
     work->warned = work->slow = work->put_off = 0;
     work->inquired_ns = 0;
@@ -162,6 +165,7 @@ static oar_status check_written(const oar_group *group, const oari_call *call)
 oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
 {
     oar_work now;
+    uint64_t sequence;
 
     OARI_TRY(oari_group_check(group));
     OARI_TRY(check_written(group, call));
@@ -174,7 +178,12 @@ oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
         return oari_batch_add(group, call);
     if (oari_on_device(call))
         return run_on_device(group, call);
-    make_on_stack(&now, group, call);
+    sequence = oari_work_record(group, call, OARI_AWAITED);
+    if (call->kind == OAR_COLL_SEND && oari_direct_send(group, call, sequence))
+        return OAR_OK;
+    if (call->kind == OAR_COLL_RECV && oari_direct_recv(group, call, sequence))
+        return OAR_OK;
+    make_on_stack(&now, group, call, sequence);
     oari_engine_run(group, 1, &now);
     return end_on_stack(&now, oari_work_result(&now));
 }
@@ -313,8 +322,9 @@ oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
         oar_work both[2];
         oar_status status;
 
-        make_on_stack(&both[0], group, &call[0]);
-        make_on_stack(&both[1], group, &call[1]);
+        for (int i = 0; i < 2; i++)
+            make_on_stack(&both[i], group, &call[i],
+                          oari_work_record(group, &call[i], OARI_AWAITED));
         oari_engine_run(group, 2, both);
         status = oari_work_result(&both[both[0].status == OAR_OK]);
         end_on_stack(&both[0], status);
@@ -334,9 +344,12 @@ oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
 
 /* ---- batches ------------------------------------------------------------- */
 
+/* A batch of this thread shows in any order; so most calls need not wait for
+ * what they have stored before. */
 int oari_batching(const oar_group *group)
 {
-    return atomic_load_explicit(&group->batch.open, memory_order_acquire) &&
+    return atomic_load_explicit(&group->batch.open, memory_order_relaxed) &&
+           atomic_load_explicit(&group->batch.open, memory_order_acquire) &&
            pthread_equal(
                atomic_load_explicit(&group->batch.owner, memory_order_relaxed),
                pthread_self());

@@ -43,10 +43,17 @@ oar_status oar_work_start(oar_work *work)
 static int wait_until(oar_work *work, int64_t until_ns)
 {
     OARI_TRACED(OARI_TRACE_WAIT, "wait");
+    oari_recorder *recorder = work->group->recorder;
+    uint64_t since;
+    int done;
 
-    if (!atomic_load_explicit(&work->done, memory_order_relaxed))
-        oari_recorder_wait(work->group->recorder, work->sequence, 1);
-    return oari_engine_wait(work->group, work, until_ns);
+    if (atomic_load_explicit(&work->done, memory_order_relaxed))
+        return oari_engine_wait(work->group, work, until_ns);
+    oari_recorder_wait(recorder, work->sequence, 1);
+    since = oari_recorder_wait_begin(recorder);
+    done = oari_engine_wait(work->group, work, until_ns);
+    oari_recorder_wait_end(recorder, since);
+    return done;
 }
 
 oar_status oar_work_wait(oar_work *work)

@@ -4,6 +4,10 @@
  * out whether anything has gone wrong (engine.h).
  *
  * Waiting has three stages: spin (only if every rank has a core), yield, sleep.
+ * Where spinning did not help lately, because other programs keep ranks from
+ * their cores, yielding begins almost at once: the core may be what the rank
+ * that is waited for needs. A rank that loses its core by yielding goes on
+ * spinning the next time, for as long as it has earned by short waits.
  * The engine's thread, for which no caller waits, spins and yields only if
  * every rank has two cores.
  */
@@ -11,6 +15,7 @@
 
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -21,6 +26,15 @@
 #include "comm/engine/work.h"
 
 enum {
+    SHORT_SPIN_NS = 2000,      /* where spinning did not help lately */
+    USELESS_SPIN = 8,          /* what such a wait counts; a short one is 1 */
+    USELESS_LIMIT = 16,        /* from which on spinning is short */
+    USELESS_MOST = 64,         /* what is counted at most */
+    CONTESTED_NS = 1000000000, /* the core, after others have had it */
+    LOST_NS = 100000,          /* between two looks: others had the core */
+    EARNED_NS = 400000,        /* of spinning, by a collective */
+    MOST_SPENT_NS = 200000000, /* on that before any is earned */
+    ENOUGH_NS = 20000000,      /* to begin again, once all was spent */
     YIELD_NS = 50000,          /* before going to sleep */
     PATIENT_NS = 5000000,      /* the same in a patient group */
     CALLER_NS = 200000,        /* where a peer may have to wake up to answer */
@@ -32,6 +46,8 @@ enum {
     BLIND_NAP_NS = 50000,    /* where the backend cannot wake this thread */
     PASSES = 32,             /* between two looks at the clock; */
     LONG_PASSES = 2,         /* those that poll a sync point many times */
+    YIELDS = 8,              /* to a look, where ranks share cores */
+    TURNS = 64,              /* the same, where spinning goes on */
 };
 
 /* ---- driving ------------------------------------------------------------- */
@@ -182,7 +198,9 @@ static void start_message(oar_group *g, oar_work *work)
                          .synchronous = work->call.synchronous,
                          .at_most = work->call.at_most };
     if (work->call.wire_tag == 0) {
-        t->tag = oari_message_tag(work->call.tag) | oari_message_says(work);
+        t->tag = oari_message_tag(work->call.tag);
+        if (work->call.kind == OAR_COLL_SEND)
+            t->tag |= oari_message_says(g, work->call.in.dtype, work->sequence);
         t->any = oari_message_any(g, work->call.tag);
     }
     work->next = NULL;
@@ -388,8 +406,13 @@ int oari_drive_once(oar_group *g)
 /* ---- waiting ------------------------------------------------------------- */
 
 typedef struct idle {
-    int64_t since; /* 0: not idle yet */
+    int64_t since;  /* 0: not idle yet */
+    int64_t looked; /* at the clock, since spinning did not suffice; or 0 */
+    int spins_on;   /* it has gone on spinning */
+    int turns;      /* in which it did */
     int passes;
+    int outlasted; /* spinning did not suffice, */
+    int useless;   /* and would not have, had it gone on for its usual time */
 } idle;
 
 static int64_t earlier_deadline(const oar_work *work, int64_t than)
@@ -520,19 +543,95 @@ static int sleep_on_links(oar_group *g, const oari_goal *goal, int waited,
     return kept;
 }
 
+/* ---- waiting where others want the core -----------------------------------
+ *
+ * A thread that gives its core to another program has it back milliseconds
+ * later, in which ranks could have done thousands of small collectives. So a
+ * rank that has lost its core to others goes on spinning. That helps if the
+ * rank that is waited for is about to run again, on its own core. If both ranks
+ * are on one core, it gives the system time to part them: of two threads that
+ * hand the core to each other every few microseconds it moves neither.
+ *
+ * Spinning is paid for: each collective that waited for less than the usual
+ * time earns some. A rank that waits for long each time has nothing to spend,
+ * and sleeps. */
+
+/* How often others have had the core of this thread without its sleeping. */
+static long core_losses(void)
+{
+    struct rusage use;
+
+    return getrusage(RUSAGE_THREAD, &use) == 0 ? use.ru_nivcsw : 0;
+}
+
+static void yield_core(oari_engine *e, int64_t now)
+{
+    long before = core_losses();
+
+    sched_yield();
+    if (core_losses() != before)
+        e->contested_until_ns = now + CONTESTED_NS;
+}
+
+/* Takes off what the collectives before this one have earned. */
+static void earn(oari_engine *e)
+{
+    if (e->number <= e->paid + 1)
+        return;
+    e->spent_ns -= (int64_t)(e->number - 1 - e->paid) * EARNED_NS;
+    e->paid = e->number - 1;
+    if (e->spent_ns < 0)
+        e->spent_ns = 0;
+    if (e->spent_ns <= MOST_SPENT_NS - ENOUGH_NS)
+        e->impatient = 0;
+}
+
+/* Returns whether a rank goes on spinning. Time in which others had the core is
+ * not spent. It looks for faults less often than one that yields, and for
+ * peers that are gone, of which a rank that sleeps is told. */
+static int spins_on(oar_group *g, idle *i, int64_t now)
+{
+    oari_engine *e = &g->engine;
+    int64_t gap = i->looked != 0 ? now - i->looked : 0;
+
+    i->looked = now;
+    if (gap >= LOST_NS)
+        e->contested_until_ns = now + CONTESTED_NS;
+    if (now >= e->contested_until_ns)
+        return 0;
+    if (i->spins_on)
+        e->spent_ns += gap < LOST_NS ? gap : LOST_NS;
+    else
+        earn(e);
+    if (e->spent_ns >= MOST_SPENT_NS)
+        e->impatient = 1;
+    i->spins_on = !e->impatient;
+    if (i->spins_on && ++i->turns % TURNS == 0) {
+        oari_engine_look(g);
+        /* Last: what a rank sent before it went is read before a look. */
+        g->shm->ops->check(g->shm->self);
+    }
+    return i->spins_on;
+}
+
 /* Spins on, yields or sleeps, because nothing moved. The engine's thread sleeps
  * at once if it would keep a core from the threads that compute. Returns 0 if a
  * user has the token now. */
 static int be_idle(oar_group *g, idle *i, const oari_goal *goal)
 {
     int waited = goal->work != NULL || goal->is_done != NULL;
-    int64_t spin = waited || g->spare ? g->spin_ns : 0, now;
+    int64_t most = waited || g->spare ? g->spin_ns : 0, now;
+    int64_t spin =
+        g->engine.useless_spins >= USELESS_LIMIT && most > SHORT_SPIN_NS
+            ? SHORT_SPIN_NS
+            : most;
     /* a nap takes as long as several small operations of a GPU */
     int64_t yield_ns = g->spin_ns == 0                  ? YIELD_NS
                        : waited && g->patient           ? PATIENT_NS
                        : waited && g->active.fn != NULL ? CALLER_NS
                        : g->engine.on_gpu != 0          ? GPU_YIELD_NS
                                                         : YIELD_NS;
+    int may_spin_on;
 
     /* An external engine that can wake this thread works in threads of its own:
      * they need the cores on which this one would spin. */
@@ -547,7 +646,14 @@ static int be_idle(oar_group *g, idle *i, const oari_goal *goal)
             oari_engine_look(g);
         return 1;
     }
-    i->passes += g->engine.lane->exec.begun ? PASSES / LONG_PASSES : 1;
+    /* A look takes as long as handing the core to another rank. */
+    if (spin == 0 && waited && g->external.ops == NULL &&
+        ++i->passes % YIELDS != 0) {
+        sched_yield();
+        return 1;
+    }
+    i->passes +=
+        oari_exec_is_at_sync(&g->engine.lane->exec) ? PASSES / LONG_PASSES : 1;
     if (spin != 0 && i->passes < PASSES)
         return 1;
     i->passes = 0;
@@ -556,16 +662,33 @@ static int be_idle(oar_group *g, idle *i, const oari_goal *goal)
         i->since = now;
     if (now - i->since < spin)
         return 1;
+    i->outlasted = 1;
+    if (most != 0 && !i->useless && now - i->since >= most) {
+        i->useless = 1;
+        earn(&g->engine);
+        g->engine.paid = g->engine.number; /* this one earns nothing */
+        if (g->engine.useless_spins < USELESS_MOST)
+            g->engine.useless_spins += USELESS_SPIN;
+    }
+    may_spin_on = waited && g->shm != NULL && g->shm->adapts &&
+                  g->external.ops == NULL && g->engine.on_gpu == 0;
+    if (may_spin_on && spins_on(g, i, now))
+        return 1;
     oari_engine_look(g);
     if (g->engine.unfinished ||
-        ((waited || g->spare) && now - i->since < spin + yield_ns))
-        sched_yield();
-    else if (g->engine.on_gpu != 0)
+        ((waited || g->spare) && now - i->since < most + yield_ns)) {
+        if (may_spin_on)
+            yield_core(&g->engine, now);
+        else
+            sched_yield();
+    } else if (g->engine.on_gpu != 0)
         nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
     else if (g->external.ops != NULL)
         oari_external_sleep(g, now - i->since, nearest_deadline(g, waited));
-    else
+    else {
+        i->looked = 0;
         return sleep_on_links(g, goal, waited, i);
+    }
     return 1;
 }
 
@@ -577,13 +700,16 @@ int oari_drive_until(oar_group *g, oari_goal goal, int64_t until_ns)
     e->until_ns = until_ns;
     for (;;) {
         if (oari_drive_once(g)) {
-            i = (idle){ 0 };
+            i = (idle){ .outlasted = i.outlasted, .useless = i.useless };
             if (g->loose && ++e->rounds % LOOK_ROUNDS == 0)
                 oari_engine_look(g);
         }
         if (is_reached(g, &goal) ||
-            (until_ns != OARI_NEVER && oari_now_ns() >= until_ns))
+            (until_ns != OARI_NEVER && oari_now_ns() >= until_ns)) {
+            if (e->useless_spins > 0 && !i.outlasted)
+                e->useless_spins--;
             return 1;
+        }
         if (!be_idle(g, &i, &goal))
             return 0;
     }

@@ -19,7 +19,8 @@
  *
  * A thread that has the token, waits for it, or has works on its stack cannot
  * be cancelled (pthread_cancel) until it has finished: otherwise the token
- * would never be released.
+ * would never be released. Where it passes no cancellation point, nothing has
+ * to be done for that.
  */
 #include <poll.h>
 #include <sched.h>
@@ -117,16 +118,35 @@ static void rouse_thread(oar_group *g)
     pthread_mutex_unlock(&e->lock);
 }
 
+/* Tells those that want to drive that the token is free. */
+static void tell_others(oar_group *g)
+{
+    if (atomic_load(&g->engine.waiters) != 0)
+        tell_users(&g->engine);
+    else
+        rouse_thread(g);
+}
+
 /* Releases the token that take_token took. */
 static void drop_token(oar_group *g)
 {
-    oari_engine *e = &g->engine;
+    atomic_store(&g->engine.token, 0);
+    tell_others(g);
+}
 
-    atomic_store(&e->token, 0);
-    if (atomic_load(&e->waiters) != 0)
-        tell_users(e);
-    else
-        rouse_thread(g);
+int oari_engine_enter(oar_group *group)
+{
+    if (!take_token(group))
+        return 0;
+    if (atomic_load_explicit(&group->engine.posted, memory_order_relaxed) == 0)
+        return 1;
+    drop_token(group);
+    return 0;
+}
+
+void oari_engine_leave(oar_group *group)
+{
+    drop_token(group);
 }
 
 void oari_engine_let_go(oar_group *group)
@@ -334,6 +354,9 @@ static void run_mine(oar_group *g, int count, oar_work *work)
         work[i].mine = 1;
         work[i].call.awaited = (unsigned char)oari_can_run_inline(g);
         oari_drive_start(g, &work[i]);
+        if (work[i].call.kind == OAR_COLL_RECV && !g->loose &&
+            g->in_tree->await != NULL && g->external.ops == NULL)
+            g->in_tree->await(g->self, &work[i].transfer);
     }
     /* the external engine has it, and waits for a thread to run it */
     if (work->call.awaited && work->lane != NULL && work->lane->exec.posted &&
@@ -374,14 +397,64 @@ void oari_engine_queue(oar_group *group, oar_work *work)
     pthread_mutex_unlock(&e->lock);
 }
 
+/* Returns whether a call goes over slots alone, where nothing can be cancelled:
+ * there are no messages, no engine, no segments to map and no user's functions.
+ */
+static int is_slots_only(const oar_group *g, const oar_work *work)
+{
+    return work->call.kind < OAR_COLL_SEND && g->shm != NULL &&
+           g->shm->member == NULL && g->external.ops == NULL &&
+           work->call.gpu == NULL && !g->loose && !oari_group_broken(g);
+}
+
+/* Tries to run a small collective to its end, with the token. This is the
+ * shortest way: the thread passes no cancellation point, so it need not be kept
+ * from being cancelled, and what else the driver does is left out. Returns 0 if
+ * the collective has begun but has not ended. */
+static int run_at_once(oar_group *g, oar_work *work)
+{
+    oari_engine *e = &g->engine;
+    const oari_exec *x = &e->lane->exec;
+
+    work->mine = 1;
+    work->call.awaited = 0;
+    oari_drive_start(g, work);
+    if (work->lane == NULL || oari_group_broken(g) || !x->plan->slots_only ||
+        oari_exec_poll(&e->lane->exec) != OARI_DONE)
+        return 0;
+    oari_drive_finish(g, e->lane, OAR_OK);
+    return 1;
+}
+
+/* Goes on with a collective that run_at_once has begun. */
+static void go_on(oar_group *g, oar_work *work)
+{
+    oari_drive(g, work, OARI_NEVER);
+    drop_token(g);
+}
+
 void oari_engine_run(oar_group *group, int count, oar_work *work)
 {
     oari_engine *e = &group->engine;
-    int cancel_state, mine;
+    int mine = take_token(group), begun = 0, cancel_state;
 
+    if (mine && count == 1 && is_slots_only(group, work) &&
+        atomic_load(&e->posted) == 0) {
+        if (run_at_once(group, work)) {
+            atomic_store(&e->token, 0);
+            if (atomic_load(&e->waiters) == 0 && atomic_load(&e->posted) == 0)
+                return;
+            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+            tell_others(group);
+            pthread_setcancelstate(cancel_state, NULL);
+            return;
+        }
+        begun = 1;
+    }
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-    mine = take_token(group);
-    if (mine && atomic_load(&e->posted) == 0)
+    if (begun)
+        go_on(group, work);
+    else if (mine && atomic_load(&e->posted) == 0)
         run_mine(group, count, work);
     else {
         if (mine)

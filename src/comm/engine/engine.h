@@ -29,7 +29,11 @@ typedef struct oari_engine_events {
 static inline void oari_engine_broke(oar_group *group, const oar_work *work,
                                      int peer)
 {
+    int cancel_state;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     group->engine.events->broke(group, work, peer);
+    pthread_setcancelstate(cancel_state, NULL);
 }
 
 static inline void oari_engine_look(oar_group *group)
@@ -91,6 +95,15 @@ int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
 int oari_engine_peek_held(oar_group *group, int peer, uint64_t tag,
                           uint64_t any, oar_envelope *found);
 
+/* ---- messages without a work (direct.c) ---------------------------------- */
+
+/* Sends or receives a small message at once, in a call that waits: 1. Returns 0
+ * if that cannot be done: then nothing has happened. sequence: the call's. */
+int oari_direct_send(oar_group *group, const oari_call *call,
+                     uint64_t sequence);
+int oari_direct_recv(oar_group *group, const oari_call *call,
+                     uint64_t sequence);
+
 /* ---- the token ----------------------------------------------------------- */
 
 /* Waits for the token, drives for a moment, and keeps it: the caller may use
@@ -103,6 +116,11 @@ int oari_engine_hold_by(oar_group *group, int64_t deadline_ns);
 void oari_engine_take(oar_group *group);
 /* Takes the token if no thread has it: 1. */
 int oari_engine_try_hold(oar_group *group);
+/* Takes the token if no thread has it and nothing is under way: 1. For a caller
+ * that reaches no point at which it could be cancelled until it leaves. */
+int oari_engine_enter(oar_group *group);
+/* Releases the token of oari_engine_enter. */
+void oari_engine_leave(oar_group *group);
 /* Releases the token. */
 void oari_engine_let_go(oar_group *group);
 /* The engine's thread releases the token and sleeps until the descriptor is

@@ -8,21 +8,7 @@
 #include "comm/engine/engine.h"
 #include "record/op_report.h"
 
-enum {
-    SEQUENCE_BITS = 61 - OARI_TAG_SEQUENCE,
-    INQUIRE_MS = 300 /* within which a waiting sender answers */
-};
-
-static const uint64_t sequence_mask = (UINT64_C(1) << SEQUENCE_BITS) - 1;
-
-uint64_t oari_message_says(const oar_work *work)
-{
-    if (work->call.kind != OAR_COLL_SEND ||
-        (work->group->can & OAR_CAN_ANY) == 0)
-        return 0;
-    return (uint64_t)(work->call.in.dtype + 1) << OARI_TAG_DTYPE |
-           (work->sequence & sequence_mask) << OARI_TAG_SEQUENCE;
-}
+enum { INQUIRE_MS = 300 /* within which a waiting sender answers */ };
 
 int oari_message_dtype(const oar_transfer *t)
 {
@@ -46,13 +32,13 @@ oar_status oari_message_check(const oar_work *work)
 void oari_message_recall(const void *recorder, uint64_t tag, char *text,
                          size_t bytes)
 {
-    uint64_t low = tag >> OARI_TAG_SEQUENCE & sequence_mask, back;
+    uint64_t low = tag >> OARI_TAG_SEQUENCE & oari_tag_sequence_mask, back;
     oar_record r;
 
     text[0] = 0;
     if (oari_recorder_newest(recorder, 0, &r) != OAR_OK)
         return;
-    back = (r.sequence - low) & sequence_mask;
+    back = (r.sequence - low) & oari_tag_sequence_mask;
     if (back < r.sequence &&
         oari_recorder_by_sequence(recorder, r.sequence - back, &r) == OAR_OK &&
         r.kind == OAR_COLL_SEND)

@@ -15,6 +15,9 @@ enum { OARI_TAG_DTYPE = 32, OARI_TAG_SEQUENCE = 40 };
 static const uint64_t oari_tag_says =
     ((UINT64_C(1) << 61) - 1) & ~(uint64_t)UINT32_MAX;
 
+static const uint64_t oari_tag_sequence_mask =
+    (UINT64_C(1) << (61 - OARI_TAG_SEQUENCE)) - 1;
+
 static inline uint64_t oari_message_tag(int64_t tag)
 {
     return OARI_USER_TAG | (uint64_t)(tag >= 0 ? tag : 0);
@@ -28,8 +31,15 @@ static inline uint64_t oari_message_any(const oar_group *group, int64_t tag)
 /* Fills in the oar_message of a receive that has come, if it has one. */
 void oari_message_came(const oar_work *work);
 
-/* Returns the bits that a send adds to its tag. */
-uint64_t oari_message_says(const oar_work *work);
+/* Returns the bits that a send with that number adds to its tag. */
+static inline uint64_t oari_message_says(const oar_group *group,
+                                         oar_dtype dtype, uint64_t sequence)
+{
+    if ((group->can & OAR_CAN_ANY) == 0)
+        return 0;
+    return (uint64_t)(dtype + 1) << OARI_TAG_DTYPE |
+           (sequence & oari_tag_sequence_mask) << OARI_TAG_SEQUENCE;
+}
 /* Returns the dtype of a message that has come, plus one; 0: it does not say.
  */
 int oari_message_dtype(const oar_transfer *transfer);

@@ -31,6 +31,7 @@ oar_status oari_exec_init(oari_exec *exec)
     exec->in = oari_alloc(n, sizeof *exec->in);
     exec->out = oari_alloc(n, sizeof *exec->out);
     exec->in_count = oari_alloc(n, sizeof *exec->in_count);
+    exec->in_private = oari_alloc(n, sizeof *exec->in_private);
     exec->out_count = oari_alloc(n, sizeof *exec->out_count);
     exec->factor = oari_alloc(n, sizeof *exec->factor);
     exec->scale = oari_alloc(n, sizeof *exec->scale);
@@ -39,8 +40,8 @@ oar_status oari_exec_init(oari_exec *exec)
     exec->table = oari_alloc(n + 2, sizeof *exec->table);
     exec->part_at = oari_alloc(3 * (n + 1), sizeof *exec->part_at);
     if (exec->in == NULL || exec->out == NULL || exec->in_count == NULL ||
-        exec->out_count == NULL || exec->factor == NULL ||
-        exec->scale == NULL || exec->source == NULL ||
+        exec->out_count == NULL || exec->in_private == NULL ||
+        exec->factor == NULL || exec->scale == NULL || exec->source == NULL ||
         exec->destination == NULL || exec->table == NULL ||
         exec->part_at == NULL)
         return OAR_E_NOMEM;
@@ -58,6 +59,7 @@ void oari_exec_clear(oari_exec *exec)
     oari_free(exec->in);
     oari_free(exec->out);
     oari_free(exec->in_count);
+    oari_free(exec->in_private);
     oari_free(exec->out_count);
     oari_free(exec->factor);
     oari_free(exec->scale);
@@ -167,8 +169,10 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
     exec->doubt.found = 0;
     exec->element = oar_dtype_size(oari_call_input_dtype(call));
     exec->out_element = oar_dtype_size(call->out.dtype);
-    exec->at = exec->begun = exec->syncs = exec->exposed = 0;
+    exec->at = exec->begun = exec->settles = exec->syncs = exec->exposed = 0;
     exec->transfers = exec->oldest = exec->waiting = 0;
+    exec->missed = 0;
+    exec->lost = -1;
     exec->in_data = call->in.data;
     exec->out_data = call->out.data;
     exec->factor[exec->rank] = call->weight;
@@ -180,6 +184,7 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
         return OAR_OK;
     OARI_TRY(find_plan(exec));
     exec->shows = exec->plan->shows;
+    exec->settles = oari_exec_must_settle(exec);
     if (exec->plan->max_in_flight != 0 || exec->plan->work_count != 0 ||
         exec->plan->gather_count != 0)
         OARI_TRY(oari_exec_reserve_scratch(exec, exec->plan));
@@ -193,7 +198,11 @@ static oari_progress run_step(oari_exec *exec, const oari_step *step)
     switch (step->kind) {
     case OARI_SYNC: return oari_run_sync(exec, step);
     case OARI_UNLESS_REACHABLE:
+    case OARI_UNLESS_READABLE:
         oari_run_unless_reachable(exec, step);
+        return OARI_DONE;
+    case OARI_UNLESS_COPIED:
+        exec->at = exec->missed ? step->jump : exec->at + 1;
         return OARI_DONE;
     case OARI_COPY: return oari_run_copy(exec, step);
     case OARI_REDUCE: return oari_run_reduce(exec, step);
@@ -213,9 +222,15 @@ static oari_progress run_step(oari_exec *exec, const oari_step *step)
 
 oari_progress oari_exec_poll(oari_exec *exec)
 {
+    oari_progress progress;
+
+    if (exec->settles) {
+        progress = oari_run_settle(exec);
+        if (progress != OARI_DONE)
+            return progress;
+    }
     for (;;) {
         const oari_step *step = &exec->plan->step[exec->at];
-        oari_progress progress;
         if (oari_exec_hook != NULL && !exec->begun)
             oari_exec_hook(exec);
         if (step->kind == OARI_END)

@@ -63,10 +63,14 @@ typedef struct oari_exec {
     oari_plan_request request; /* of a plan that is not kept, for REPLAN */
     int never_waits; /* the caller does not wait: sync points are only begun */
     int at;          /* step */
+    int settles;     /* the last sync point is to be completed first */
     int begun;       /* of the step: its sync point has begun */
     int syncs;       /* sync points so far */
     int shows;       /* OARI_SHOWS_ bits */
     int exposed;     /* of these: peers know where they are and may use them */
+    int fetches;     /* every rank can fetch private memory of all others */
+    int missed;      /* a rank could not have what it had to fetch */
+    int lost; /* the shm rank that went while it was copied from, or -1 */
     size_t element, out_element; /* bytes: of the input and of all memory but
                                     the output; of the output */
     unsigned char *in_data, *out_data; /* mine */
@@ -75,7 +79,8 @@ typedef struct oari_exec {
     /* by shm rank */
     void **in, **out;             /* where their buffers are here */
     size_t *in_count, *out_count; /* elements */
-    const void **source;          /* for a reduction */
+    uint64_t *in_private; /* addresses of inputs to be fetched; 0: none */
+    const void **source;  /* for a reduction */
     void **destination;
     double *scale; /* factors of the sources */
 
@@ -141,6 +146,12 @@ int oari_exec_has_completed(const oari_exec *exec, int rank);
 static inline int oari_exec_has_messages(const oari_exec *exec)
 {
     return exec->transfers != 0;
+}
+
+/* Whether the operation waits at a sync point. */
+static inline int oari_exec_is_at_sync(const oari_exec *exec)
+{
+    return exec->begun || exec->settles;
 }
 
 /* For tests: called before every step. */

@@ -6,6 +6,8 @@
 #include "base/status.h"
 #include "comm/exec/exec_run.h"
 
+enum { FETCHED_AT_ONCE = 16 << 20 };
+
 /* ---- buffers ------------------------------------------------------------- */
 
 /* Returns my rank among those whose memory a step names. */
@@ -27,8 +29,7 @@ unsigned char *oari_exec_locate(oari_exec *exec, oari_buffer buffer, int peer,
         base = rank == self ? exec->out_data : exec->out[rank];
         break;
     case OARI_SLOT:
-        base = oari_sync_slot_data(
-            exec->shm->line[rank][exec->shm->sync_point & 1]);
+        base = oari_sync_slot_data(oari_sync_slot_of(exec->shm, rank));
         break;
     case OARI_BOUNCE:
     case OARI_OTHER_BOUNCES:
@@ -98,6 +99,43 @@ static int is_inside(oari_exec *exec, oari_buffer buffer, int peer, size_t at,
 
 /* ---- copying ------------------------------------------------------------- */
 
+/* Returns whether a step copies from private memory of another process. */
+static int copies_private(const oari_exec *exec, const oari_step *step)
+{
+    return step->from == OARI_IN && step->peer >= 0 &&
+           step->peer != self_of(exec) && exec->in[step->peer] == NULL;
+}
+
+/* A rank that goes in the middle takes its memory with it: the operation then
+ * waits for that rank until the driver sees that it is gone. One that has given
+ * up may have freed its memory, which shows at the next sync point; so does
+ * memory that the system does not copy. */
+static oari_progress fetch_input(oari_exec *exec, const oari_step *step,
+                                 unsigned char *to)
+{
+    oari_shm *b = exec->shm;
+    uint64_t from =
+        exec->in_private[step->peer] + step->from_at * exec->element;
+    size_t left = step->count * exec->element;
+    oar_status status = OAR_OK;
+
+    while (left != 0 && status == OAR_OK) {
+        size_t part = left < FETCHED_AT_ONCE ? left : FETCHED_AT_ONCE;
+
+        status = b->ops->fetch(b->self, step->peer, from, to, part);
+        from += part;
+        to += part;
+        left -= part;
+    }
+    if (status == OAR_E_CLOSED) {
+        exec->lost = step->peer;
+        return OARI_PENDING;
+    }
+    exec->missed |= status != OAR_OK;
+    exec->at++;
+    return OARI_DONE;
+}
+
 oari_progress oari_run_copy(oari_exec *exec, const oari_step *step)
 {
     void *to = oari_exec_locate(exec, step->to, step->to_peer, step->to_at);
@@ -109,6 +147,8 @@ oari_progress oari_run_copy(oari_exec *exec, const oari_step *step)
         !is_inside(exec, step->to, step->to_peer, step->to_at, step->count) ||
         (peers && !enter_peers(exec)))
         return OARI_FAILED;
+    if (copies_private(exec, step))
+        return fetch_input(exec, step, to);
     if (to != from)
         memcpy(to, from, step->count * exec->element);
     if (peers)
@@ -148,8 +188,7 @@ static int find_sources(oari_exec *exec, const oari_step *step)
     if (step->from == OARI_SLOT) { /* a shortcut for the smallest operations */
         size_t at = step->from_at * exec->element;
         for (int r = 0; r < n; r++)
-            exec->source[r] =
-                oari_sync_slot_data(b->line[r][b->sync_point & 1]) + at;
+            exec->source[r] = oari_sync_slot_data(oari_sync_slot_of(b, r)) + at;
         return n;
     }
     for (int r = 0; r < n; r++) {

@@ -90,6 +90,7 @@ void oari_exec_make_request(oari_exec *exec, oari_plan_request *req)
         .slot_bytes = oari_sync_slot_bytes(exec->small_bytes),
         .stage_bytes = exec->stage_bytes,
         .chunk_bytes = exec->chunk_bytes,
+        .fetch_bytes = (size_t)exec->rules->fetch_bytes,
         .hosts = exec->hosts,
         .shm_rank = b != NULL ? b->rank : 0,
         .shm_ranks = b != NULL ? b->ranks : 0,

@@ -15,6 +15,11 @@ oar_status oari_exec_reserve_scratch(oari_exec *exec, const oari_plan *plan);
  * says what does not fit; "": only that the fingerprints differ. */
 oar_status oari_exec_report_mismatch(oari_exec *exec, int peer,
                                      const char *format, ...) OAR_PRINTF(3, 4);
+/* Returns whether the last sync point must be completed before a plan begins,
+ * because there is no slot left. */
+int oari_exec_must_settle(const oari_exec *exec);
+/* Completes the last sync point: all ranks have reached it, and agree. */
+oari_progress oari_run_settle(oari_exec *exec);
 oari_progress oari_run_sync(oari_exec *exec, const oari_step *step);
 void oari_run_unless_reachable(oari_exec *exec, const oari_step *step);
 

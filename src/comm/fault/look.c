@@ -176,7 +176,7 @@ static int missing_rank(const oar_group *g, const oar_work *work)
     if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
         return work->call.root;
     x = &work->lane->exec;
-    if (x->begun && g->shm->member == NULL)
+    if (oari_exec_is_at_sync(x) && g->shm->member == NULL)
         return oari_sync_missing(g->shm);
     for (int r = g->ranks - 1; r >= 0; r--) {
         int owes_it = owes(x, r);

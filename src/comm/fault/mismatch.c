@@ -249,6 +249,45 @@ static void keep_report(oar_group *g, const oari_op_report *a)
         *d->said[a->rank] = *a;
 }
 
+/* Returns whether a record of another rank is plainly not the call that this
+ * rank has made. Counts may differ between a root and the others. */
+static int is_another_call(const oar_group *g, const oar_record *theirs)
+{
+    const oari_history_entry *past =
+        oari_history_find(&g->engine.history, theirs->number);
+    oar_record mine;
+
+    return past != NULL &&
+           oari_recorder_by_sequence(oari_recorder_base(g->recorder),
+                                     past->what >> 8, &mine) == OAR_OK &&
+           (mine.kind != theirs->kind || mine.op != theirs->op ||
+            mine.dtype != theirs->dtype || mine.root != theirs->root);
+}
+
+/* Finds the call of a rank of this host that does not report, because it is not
+ * in a call any more: its recorder can be read from here. That is the oldest
+ * call up to `number` that is another than this rank's, or else number itself.
+ * Returns 0 if it is not there. */
+static int find_in_recorder(const oar_group *g, int rank, uint64_t number,
+                            oar_record *call)
+{
+    int here = g->shm != NULL ? oari_shm_rank(g->shm, rank) : -1;
+    const void *ring = here >= 0 ? g->shm->recorder[here] : NULL;
+    int found = 0;
+    oar_record r;
+
+    if (ring == NULL)
+        return 0;
+    for (int i = 0; oari_recorder_newest(ring, i, &r) == OAR_OK; i++)
+        if (r.number != 0 && r.number <= number &&
+            number - r.number < OARI_REPORT_ENTRIES &&
+            (r.number == number || is_another_call(g, &r))) {
+            *call = r;
+            found = 1;
+        }
+    return found;
+}
+
 /* Ends the group if no rank has reported what would explain the mismatch. */
 static void end_unexplained(oar_group *g)
 {
@@ -257,13 +296,20 @@ static void end_unexplained(oar_group *g)
     const oari_op_report *said[2] = { &alone, NULL };
     oari_report_entry *mine = &alone.told[OARI_REPORT_ENTRIES - 1];
     oari_fault fault = { .evidence = OARI_EVIDENCE_SEEN };
+    oar_record call;
+    char text[144];
 
     alone.about = 0;
     said[0] = &alone;
-    snprintf(alone.claim, sizeof alone.claim,
-             "rank %d is in another operation than rank %d, and has not said "
-             "in which within %d ms",
-             d->against, g->rank, REPORT_MS);
+    if (find_in_recorder(g, d->against, alone.number, &call)) {
+        oari_record_text(&call, text, sizeof text);
+        snprintf(alone.claim, sizeof alone.claim, "rank %d has called %s",
+                 d->against, text);
+    } else
+        snprintf(alone.claim, sizeof alone.claim,
+                 "rank %d is in another operation than rank %d, and has not "
+                 "said in which within %d ms",
+                 d->against, g->rank, REPORT_MS);
     mine->number = alone.number;
     if (!oari_op_reports_compare(said, 1, &fault.error))
         return;

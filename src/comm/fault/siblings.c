@@ -34,7 +34,10 @@ void oari_siblings_join(oar_group *group)
 {
     take_lock();
     group->next_sibling = first;
+    group->sibling_link = &first;
     group->has_siblings = 1;
+    if (first != NULL)
+        first->sibling_link = &group->next_sibling;
     first = group;
     pthread_mutex_unlock(&lock);
 }
@@ -48,15 +51,15 @@ void oari_siblings_move(oar_group *group, const oar_group *parent)
 
 void oari_siblings_leave(oar_group *group)
 {
-    oar_group **at = &first;
+    oar_group *next;
 
     if (!group->has_siblings)
         return;
     take_lock();
-    while (*at != NULL && *at != group)
-        at = &(*at)->next_sibling;
-    if (*at != NULL)
-        *at = group->next_sibling;
+    next = group->next_sibling;
+    *group->sibling_link = next;
+    if (next != NULL)
+        next->sibling_link = group->sibling_link;
     group->has_siblings = 0;
     pthread_mutex_unlock(&lock);
 }

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "device/cuda/driver.h"
 
-enum { THREADS = 256, MOST_BLOCKS = 8192 };
+enum { THREADS = 256, MOST_BLOCKS = 1 << 16 };
 
 /* ---- jobs ---------------------------------------------------------------- */
 
@@ -49,10 +49,12 @@ static int is_flat(const oari_cuda_job *job)
            (job->ndim == 1 && job->stride[0][0] == 1 && job->stride[1][0] == 1);
 }
 
+/* Starts a kernel that goes through its job in strides of so many threads, or
+ * fewer. */
 static oar_status start_kernel(int device, const char *name, oari_cuda_job *job,
-                               oari_cu_stream stream)
+                               int64_t threads, oari_cu_stream stream)
 {
-    int64_t blocks = (job->count + THREADS - 1) / THREADS;
+    int64_t blocks = (threads + THREADS - 1) / THREADS;
     void *parameter[] = { job };
     oari_cu_function kernel;
 
@@ -95,21 +97,36 @@ static int widen_elements(oari_cuda_job *job, int bytes)
     return bytes;
 }
 
-/* Returns how many blocks turn the last two dims of a job, of which one is
- * without gaps in each array; 0: it is not such a job, or too small for it. */
-static int64_t turning_blocks(const oari_cuda_job *job)
+/* Returns how many blocks of tall x wide elements turn the last two dims of a
+ * job, of which one is without gaps in each array; 0: it is not such a job, or
+ * too small for it. */
+static int64_t turning_blocks(const oari_cuda_job *job, int64_t tall,
+                              int64_t wide)
 {
-    const int64_t tile = OARI_CUDA_TURN_TILE;
     int d = job->ndim - 2;
     int64_t blocks;
 
     if (d < 0 || d > 1 || job->stride[0][d + 1] != 1 ||
-        job->stride[1][d] != 1 || job->dim[d] < tile / 2 ||
-        job->dim[d + 1] < tile / 2)
+        job->stride[1][d] != 1 || job->dim[d] < OARI_CUDA_TURN_TILE / 2 ||
+        job->dim[d + 1] < OARI_CUDA_TURN_TILE / 2)
         return 0;
-    blocks = (job->dim[d] + tile - 1) / tile *
-             ((job->dim[d + 1] + tile - 1) / tile) * (d > 0 ? job->dim[0] : 1);
+    blocks = (job->dim[d] + tall - 1) / tall *
+             ((job->dim[d + 1] + wide - 1) / wide) * (d > 0 ? job->dim[0] : 1);
     return blocks <= INT32_MAX ? blocks : 0;
+}
+
+/* Returns whether a job that turns can take squares of elements, the sides of
+ * which are 16 bytes. */
+static int turns_packs(const oari_cuda_job *job, int bytes)
+{
+    const int side = 16 / bytes, d = job->ndim - 2;
+    int64_t all = job->dim[d] | job->dim[d + 1] | job->stride[0][d] |
+                  job->stride[1][d + 1];
+
+    if (d > 0)
+        all |= job->stride[0][0] | job->stride[1][0];
+    return bytes >= 2 && bytes <= 8 && all % side == 0 &&
+           ((uintptr_t)job->data[0] | (uintptr_t)job->data[1]) % 16 == 0;
 }
 
 /* Moves elements of so many bytes. */
@@ -118,16 +135,24 @@ static oar_status start_move(int device, oari_cuda_job *job, int bytes,
 {
     static oari_cuda_kernel_ref turn = { .file = "elementwise",
                                          .name = "oari_turn" };
-    int64_t blocks = turning_blocks(job);
-    oari_cuda_grid grid = { { (unsigned)blocks, 1, 1 },
-                            { OARI_CUDA_TURN_THREADS, 1, 1 },
-                            0 };
+    static oari_cuda_kernel_ref turn_packs = { .file = "elementwise",
+                                               .name = "oari_turn_packs" };
+    int64_t tall = OARI_CUDA_TURN_TILE, wide = OARI_CUDA_TURN_TILE, blocks;
+    int by_packs = job->ndim >= 2 && turns_packs(job, bytes);
+    oari_cuda_grid grid = { { 0, 1, 1 }, { OARI_CUDA_TURN_THREADS, 1, 1 }, 0 };
 
+    if (by_packs) {
+        tall = OARI_CUDA_TURN_DOWN * 16 / bytes;
+        wide = OARI_CUDA_TURN_ACROSS * 16 / bytes;
+    }
+    blocks = turning_blocks(job, tall, wide);
+    grid.blocks[0] = (unsigned)blocks;
     job->to = job->from = bytes;
     if (blocks > 0)
-        return oari_cuda_start(device, &turn, &grid, stream, (void *[]){ job });
+        return oari_cuda_start(device, by_packs ? &turn_packs : &turn, &grid,
+                               stream, (void *[]){ job });
     job->to = job->from = widen_elements(job, bytes);
-    return start_kernel(device, "oari_move", job, stream);
+    return start_kernel(device, "oari_move", job, job->count, stream);
 }
 
 /* ---- copies -------------------------------------------------------------- */
@@ -153,8 +178,9 @@ oar_status oari_cuda_assign(int device, oari_cuda_shape shape,
     OARI_TRY(check_dtypes("convert", to.dtype, from.dtype));
     half = (from.dtype == OAR_F32 && oari_dtype_is_half(to.dtype)) ||
            (oari_dtype_is_half(from.dtype) && to.dtype == OAR_F32);
-    return start_kernel(device,
-                        half && is_flat(&job) ? "oari_convert_half"
-                                              : "oari_convert_any",
-                        &job, stream);
+    if (half && is_flat(&job))
+        return start_kernel(device, "oari_convert_half", &job,
+                            job.count / (4 * OARI_CUDA_CONVERT_FOURS) + THREADS,
+                            stream);
+    return start_kernel(device, "oari_convert_any", &job, job.count, stream);
 }

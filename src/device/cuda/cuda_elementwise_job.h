@@ -10,7 +10,11 @@ enum {
     OARI_CUDA_DIMS = 8,
     OARI_CUDA_ARRAYS = 2,
     OARI_CUDA_TURN_TILE = 64, /* rows and columns of a block that turns */
-    OARI_CUDA_TURN_THREADS = 256
+    OARI_CUDA_TURN_THREADS = 256,
+    OARI_CUDA_TURN_DOWN =
+        8, /* packs of 16 bytes of a block that turns packs, */
+    OARI_CUDA_TURN_ACROSS = 32, /* along both dims */
+    OARI_CUDA_CONVERT_FOURS = 4 /* fours of elements that a thread converts */
 };
 
 /* data[0] is written. Strides are in elements; the last dim varies fastest. */

@@ -19,6 +19,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "device/cuda/cuda_trace.h"
 #include "device/cuda/driver.h"
 
 enum {
@@ -38,6 +39,7 @@ typedef struct replay_part {
     oari_cu_graph_exec exec;
     oar_replay_fn then;
     void *arg;
+    void (*drop)(void *arg); /* or NULL */
 } replay_part;
 
 typedef struct replay_number {
@@ -218,10 +220,18 @@ void oari_replay_alloc_end(int device, int before)
         exchange_mode(device, before);
 }
 
+static void drop_arg(const replay_part *part)
+{
+    if (part->drop != NULL)
+        part->drop(part->arg);
+}
+
 static void drop_recording(oar_replay *r, const oari_cuda *cu)
 {
-    for (int i = 0; i < r->parts; i++)
+    for (int i = 0; i < r->parts; i++) {
         cu->GraphExecDestroy(r->part[i].exec);
+        drop_arg(&r->part[i]);
+    }
     for (int i = 0; i < r->numbers; i++)
         oari_free(r->number[i].arg);
     for (int i = 0; i < r->keeps; i++)
@@ -256,39 +266,66 @@ static int complete_part(oar_replay *r, const oari_cuda *cu, replay_part *part)
     return result;
 }
 
-/* Ends a graph and starts it. */
-static oar_status end_part(oar_replay *r, oar_replay_fn then, void *arg)
+static int launch_graph(const oar_replay *r, const oari_cuda *cu,
+                        oari_cu_graph_exec exec)
 {
-    replay_part part = { NULL, then, arg };
+    oari_gpu_interval *traced = oari_gpu_trace_begin(r->device, r->stream);
+    int result = cu->GraphLaunch(exec, r->stream);
+
+    oari_gpu_trace_end(traced, result == OARI_CU_SUCCESS ? "replay" : NULL);
+    return result;
+}
+
+/* Ends a graph and starts it. The replay has the part then, or dropped it. */
+static oar_status end_part(oar_replay *r, replay_part part)
+{
     const oari_cuda *cu;
     int result;
 
-    OARI_TRY(grow((void **)&r->part, &r->part_room, r->parts, sizeof *r->part));
-    OARI_TRY(oari_cuda_enter(r->device.index, &cu));
+    oar_status status =
+        grow((void **)&r->part, &r->part_room, r->parts, sizeof *r->part);
+
+    if (status == OAR_OK)
+        status = oari_cuda_enter(r->device.index, &cu);
+    if (status != OAR_OK) {
+        drop_arg(&part);
+        return status;
+    }
     result = complete_part(r, cu, &part);
     if (result == OARI_CU_SUCCESS) {
         r->part[r->parts++] = part;
         result = copy_values(r, cu);
-    }
+    } else
+        drop_arg(&part);
     if (result == OARI_CU_SUCCESS)
-        result = cu->GraphLaunch(part.exec, r->stream);
+        result = launch_graph(r, cu, part.exec);
     oari_cuda_leave();
     return oari_cuda_check(result, "record a step");
 }
 
-oar_status oar_replay_cut(oar_replay_fn fn, void *arg)
+oar_status oar_replay_cut_with(oar_replay_fn fn, void *arg,
+                               void (*drop)(void *arg))
 {
     oar_replay *r = recording;
+    oar_status status;
 
     if (fn == NULL)
         return oari_fail(OAR_E_ARG, "replay_cut without a function");
-    if (r == NULL)
-        return fn(arg);
-    OARI_TRY(end_part(r, fn, arg));
+    if (r == NULL) {
+        status = fn(arg);
+        drop_arg(&(replay_part){ .arg = arg, .drop = drop });
+        return status;
+    }
+    OARI_TRY(end_part(r, (replay_part){ NULL, fn, arg, drop }));
     recording = NULL;
     OARI_TRY(fn(arg));
     recording = r;
     return begin_part(r);
+}
+
+oar_status oar_replay_cut(oar_replay_fn fn, void *arg)
+{
+    return oar_replay_cut_with(fn, arg, NULL);
 }
 
 /* Ends a capture that has failed, or whose step has. Returns whether something
@@ -312,6 +349,15 @@ static int abandon_part(oar_replay *r)
     return state == INVALIDATED;
 }
 
+/* Whether a step has failed because it cannot be recorded. What uses the result
+ * of an operation that failed returns OAR_E_ARG and keeps its error. */
+static int is_refusal(oar_status status)
+{
+    if (status == OAR_E_ARG)
+        status = oar_last_error()->status;
+    return status == OAR_E_UNSUPPORTED || status == OAR_E_GPU;
+}
+
 /* Runs the step once while it is recorded. */
 static oar_status record_step(oar_replay *r)
 {
@@ -324,8 +370,8 @@ static oar_status record_step(oar_replay *r)
     recording = r;
     status = r->fn(r->arg);
     if (status == OAR_OK)
-        status = end_part(r, NULL, NULL);
-    refused = status == OAR_E_UNSUPPORTED || status == OAR_E_GPU;
+        status = end_part(r, (replay_part){ NULL, NULL, NULL, NULL });
+    refused = is_refusal(status);
     recording = NULL;
     if (status == OAR_OK) {
         r->state = RECORDED;
@@ -358,7 +404,7 @@ static oar_status start_parts(oar_replay *r)
         const replay_part *part = &r->part[i];
         oar_status status;
 
-        result = cu->GraphLaunch(part->exec, r->stream);
+        result = launch_graph(r, cu, part->exec);
         if (result == OARI_CU_SUCCESS && part->then != NULL &&
             (status = part->then(part->arg)) != OAR_OK) {
             oari_cuda_leave();

@@ -111,6 +111,69 @@ extern "C" __global__ void oari_turn(oari_cuda_job job)
     }
 }
 
+/* The same where both arrays, and all lines of them, are aligned to 16 bytes. A
+ * thread turns a square of V rows and columns in its registers: a warp reads
+ * lines of 128 bytes. The packs go through shared memory, where a place is mixed
+ * with its row so that neither side meets a bank twice, and are written in lines
+ * of 512 bytes. */
+template <class T> DEVICE void turn_packs(const oari_cuda_job &job, uint4 *tile)
+{
+    const int V = 16 / sizeof(T), d = job.ndim - 2;
+    const int DOWN = OARI_CUDA_TURN_DOWN, ACROSS = OARI_CUDA_TURN_ACROSS;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int down = lane % DOWN, across = warp * (32 / DOWN) + lane / DOWN;
+    const int64_t rows = job.dim[d], columns = job.dim[d + 1];
+    const int64_t high = (rows + DOWN * V - 1) / (DOWN * V);
+    const int64_t wide = (columns + ACROSS * V - 1) / (ACROSS * V);
+    const int64_t part = (int64_t)blockIdx.x / (wide * high);
+    const int64_t i0 = (int64_t)blockIdx.x % high * DOWN * V;
+    const int64_t j0 = (int64_t)blockIdx.x / high % wide * ACROSS * V;
+    const int64_t i = i0 + down * V, j = j0 + across * V;
+    T *to = (T *)job.data[0] + (d > 0 ? part * job.stride[0][0] : 0);
+    const T *from =
+        (const T *)job.data[1] + (d > 0 ? part * job.stride[1][0] : 0);
+    uint4 raw[V] = {};
+    T x[V][V], y[V];
+
+    if (i < rows && j < columns) {
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            raw[k] =
+                *(const uint4 *)(from + (j + k) * job.stride[1][d + 1] + i);
+    }
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        memcpy(x[k], &raw[k], sizeof raw[k]);
+#pragma unroll
+    for (int k = 0; k < V; k++) {
+#pragma unroll
+        for (int n = 0; n < V; n++)
+            y[n] = x[n][k];
+        memcpy(&raw[0], y, sizeof y);
+        tile[(down * V + k) * ACROSS + (across ^ down)] = raw[0];
+    }
+    __syncthreads();
+    if (j0 + lane * V >= columns)
+        return;
+#pragma unroll
+    for (int r = warp; r < DOWN * V; r += TURN_ROWS)
+        if (i0 + r < rows)
+            *(uint4 *)(to + (i0 + r) * job.stride[0][d] + j0 + lane * V) =
+                tile[r * ACROSS + (lane ^ (r / V))];
+}
+
+extern "C" __global__ void __launch_bounds__(OARI_CUDA_TURN_THREADS)
+    oari_turn_packs(oari_cuda_job job)
+{
+    __shared__ uint4 tile[OARI_CUDA_TURN_DOWN * 8 * OARI_CUDA_TURN_ACROSS];
+
+    switch (job.to) {
+    case 2: turn_packs<uint16_t>(job, tile); break;
+    case 4: turn_packs<uint32_t>(job, tile); break;
+    case 8: turn_packs<uint64_t>(job, tile); break;
+    }
+}
+
 /* ---- converting ---------------------------------------------------------- */
 
 extern "C" __global__ void oari_convert_any(oari_cuda_job job)
@@ -123,9 +186,10 @@ extern "C" __global__ void oari_convert_any(oari_cuda_job job)
     }
 }
 
-/* The pairs that training uses, without gaps: eight elements at once, as far as
- * there are eight, if both arrays are aligned. */
-enum { EIGHT = 8 };
+/* The pairs that training uses, without gaps: if both arrays are aligned, four
+ * elements at once as far as there are four, and several fours a thread, so that
+ * a warp reads and writes lines without gaps. */
+enum { FOUR = 4, FOURS = OARI_CUDA_CONVERT_FOURS };
 
 DEVICE uint16_t half_of(float x, int dtype)
 {
@@ -139,35 +203,55 @@ DEVICE float float_of(uint16_t x, int dtype)
                             : oari_bf16_bits_to_f32(x);
 }
 
-DEVICE void narrow_eight(const oari_cuda_job &job, uint64_t i)
+/* Fours i, i + apart, .. of `count`. */
+DEVICE void narrow_fours(const oari_cuda_job &job, uint64_t i, uint64_t apart,
+                         uint64_t count)
 {
-    const uint4 *from = (const uint4 *)job.data[1] + 2 * i;
-    uint4 low = from[0], high = from[1], made;
-    float x[EIGHT];
-    uint16_t y[EIGHT];
+    uint4 from[FOURS];
 
-    memcpy(x, &low, sizeof low);
-    memcpy(x + 4, &high, sizeof high);
-    for (int k = 0; k < EIGHT; k++)
-        y[k] = half_of(x[k], job.to);
-    memcpy(&made, y, sizeof made);
-    ((uint4 *)job.data[0])[i] = made;
+#pragma unroll
+    for (int n = 0; n < FOURS; n++)
+        if (i + n * apart < count)
+            from[n] = ((const uint4 *)job.data[1])[i + n * apart];
+#pragma unroll
+    for (int n = 0; n < FOURS; n++) {
+        float x[FOUR];
+        uint16_t y[FOUR];
+        uint2 made;
+
+        if (i + n * apart >= count)
+            continue;
+        memcpy(x, &from[n], sizeof x);
+        for (int k = 0; k < FOUR; k++)
+            y[k] = half_of(x[k], job.to);
+        memcpy(&made, y, sizeof made);
+        ((uint2 *)job.data[0])[i + n * apart] = made;
+    }
 }
 
-DEVICE void widen_eight(const oari_cuda_job &job, uint64_t i)
+DEVICE void widen_fours(const oari_cuda_job &job, uint64_t i, uint64_t apart,
+                        uint64_t count)
 {
-    uint4 *to = (uint4 *)job.data[0] + 2 * i;
-    uint4 from = ((const uint4 *)job.data[1])[i], low, high;
-    uint16_t x[EIGHT];
-    float y[EIGHT];
+    uint2 from[FOURS];
 
-    memcpy(x, &from, sizeof from);
-    for (int k = 0; k < EIGHT; k++)
-        y[k] = float_of(x[k], job.from);
-    memcpy(&low, y, sizeof low);
-    memcpy(&high, y + 4, sizeof high);
-    to[0] = low;
-    to[1] = high;
+#pragma unroll
+    for (int n = 0; n < FOURS; n++)
+        if (i + n * apart < count)
+            from[n] = ((const uint2 *)job.data[1])[i + n * apart];
+#pragma unroll
+    for (int n = 0; n < FOURS; n++) {
+        uint16_t x[FOUR];
+        float y[FOUR];
+        uint4 made;
+
+        if (i + n * apart >= count)
+            continue;
+        memcpy(x, &from[n], sizeof x);
+        for (int k = 0; k < FOUR; k++)
+            y[k] = float_of(x[k], job.from);
+        memcpy(&made, y, sizeof made);
+        ((uint4 *)job.data[0])[i + n * apart] = made;
+    }
 }
 
 extern "C" __global__ void oari_convert_half(oari_cuda_job job)
@@ -175,17 +259,19 @@ extern "C" __global__ void oari_convert_half(oari_cuda_job job)
     const bool widens = job.to == OAR_F32;
     const bool aligned =
         ((uintptr_t)job.data[0] | (uintptr_t)job.data[1]) % 16 == 0;
-    uint64_t first = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint64_t apart = blockDim.x;
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
     uint64_t count = (uint64_t)job.count;
-    uint64_t eights = aligned ? count / EIGHT : 0;
+    uint64_t fours = aligned ? count / FOUR : 0;
 
-    for (uint64_t i = first; i < eights; i += step)
+    for (uint64_t i = (uint64_t)blockIdx.x * FOURS * apart + threadIdx.x;
+         i < fours; i += FOURS * step)
         if (widens)
-            widen_eight(job, i);
+            widen_fours(job, i, apart, fours);
         else
-            narrow_eight(job, i);
-    for (uint64_t i = eights * EIGHT + first; i < count; i += step)
+            narrow_fours(job, i, apart, fours);
+    for (uint64_t i = fours * FOUR + blockIdx.x * apart + threadIdx.x;
+         i < count; i += step)
         if (widens)
             ((float *)job.data[0])[i] =
                 float_of(((const uint16_t *)job.data[1])[i], job.from);

@@ -22,6 +22,8 @@ static const char *const names[OARI_INDEX_OPS] = {
     [OARI_INDEX_SELECT] = "index_select",
     [OARI_INDEX_GATHER] = "gather",
     [OARI_INDEX_SCATTER] = "scatter_add",
+    [OARI_INDEX_DIV] = "div",
+    [OARI_INDEX_POW] = "pow",
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -67,6 +69,26 @@ oar_status oari_index_check_of(int device, oari_index_check *check)
     return status;
 }
 
+static oar_status refuse(oar_device gpu, const oari_index_record *found)
+{
+    const char *name = found->op >= 0 && found->op < OARI_INDEX_OPS
+                           ? names[found->op]
+                           : "an operation";
+    const char *how = "(OARSONG_GPU_CHECK=1 says which call it was)";
+
+    if (found->op == OARI_INDEX_DIV || found->op == OARI_INDEX_POW)
+        return oari_fail(
+            OAR_E_ARG, "%s of integers on %s: element %lld has %s %lld %s",
+            name, oar_device_text(gpu).text, (long long)found->at,
+            found->op == OARI_INDEX_DIV ? "the divisor" : "the exponent",
+            (long long)found->value, how);
+    return oari_fail(OAR_E_ARG,
+                     "%s on %s: element %lld of the indices is %lld, but it "
+                     "has to be from 0 to %lld %s",
+                     name, oar_device_text(gpu).text, (long long)found->at,
+                     (long long)found->value, (long long)found->limit - 1, how);
+}
+
 oar_status oari_index_error(int device)
 {
     page *p = &pages[device];
@@ -86,15 +108,7 @@ oar_status oari_index_error(int device)
     OARI_TRY(oar_device_copy(p->check.taken, gpu, &none,
                              oar_device_of(OAR_CPU, 0), sizeof none,
                              oar_stream_current(gpu)));
-    return oari_fail(OAR_E_ARG,
-                     "%s on %s: element %lld of the indices is %lld, but it "
-                     "has to be from 0 to %lld (OARSONG_GPU_CHECK=1 says which "
-                     "call it was)",
-                     found.op >= 0 && found.op < OARI_INDEX_OPS
-                         ? names[found.op]
-                         : "an operation",
-                     oar_device_text(gpu).text, (long long)found.at,
-                     (long long)found.value, (long long)found.limit - 1);
+    return refuse(gpu, &found);
 }
 
 oar_status oari_index_checked(int device, void *stream)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/index_error.h: indices that kernels check, since the host does
- * not wait for them. The first kernel of a device that meets a bad one writes
- * it to a page of pinned memory; it is the error of the next call that waits
- * for that device (oar_stream_synchronize, a copy to memory that is not
- * pinned), or of the next step of an optimizer, and is then forgotten.
- * OARSONG_GPU_CHECK=1: operations wait for their own check.
+/* device/cuda/index_error.h: indices, and divisors and exponents of integers,
+ * that kernels check, since the host does not wait for them. The first kernel
+ * of a device that meets a bad one writes it to a page of pinned memory; it is
+ * the error of the next call that waits for that device
+ * (oar_stream_synchronize, a copy to memory that is not pinned), or of the next
+ * step of an optimizer, and is then forgotten. OARSONG_GPU_CHECK=1: operations
+ * wait for their own check.
  *
  * For C and for CUDA's C++. */
 #ifndef OARI_DEVICE_CUDA_INDEX_ERROR_H
@@ -19,6 +20,8 @@ typedef enum oari_index_op {
     OARI_INDEX_SELECT,
     OARI_INDEX_GATHER,
     OARI_INDEX_SCATTER,
+    OARI_INDEX_DIV, /* element `at` of the result is divided by 0 */
+    OARI_INDEX_POW, /* or is a power whose exponent is `value` */
     OARI_INDEX_OPS
 } oari_index_op;
 

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -21,7 +22,7 @@
 #include "base/thread.h"
 
 enum {
-    CONTROL_VERSION = 8,
+    CONTROL_VERSION = 10,
     DEFAULT_SPIN_US = 50,
     LATE_POLLS = 32,
     EXPECTED = 16 /* of so many ranks cache lines are fetched ahead */
@@ -46,9 +47,9 @@ oari_control_layout oari_control_page_layout(int ranks, size_t small_bytes,
                  OARI_SLOT_ALIGN);
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
-    l.line[0] = round_up(sizeof(oari_control_page), OARI_SLOT_ALIGN);
-    l.line[1] = l.line[0] + line;
-    l.taken = l.line[1] + line;
+    l.slot = round_up(sizeof(oari_control_page), OARI_SLOT_ALIGN);
+    l.slot_step = line;
+    l.taken = l.slot + OARI_SLOTS * line;
     l.stage = round_up(l.taken + (size_t)ranks * OARI_SLOT_ALIGN, page);
     l.stage_room = 3 * round_up(stage_bytes, page);
     l.mail = l.stage + l.stage_room;
@@ -68,12 +69,12 @@ oar_status oari_shm_init(oari_shm *shm)
     shm->control = oari_alloc(n, sizeof *shm->control);
     shm->gone = oari_alloc(n, sizeof *shm->gone);
     shm->recorder = oari_alloc(n, sizeof *shm->recorder);
-    shm->line = oari_alloc(n, sizeof *shm->line);
+    shm->slots = oari_alloc(n, sizeof *shm->slots);
     shm->event = oari_alloc(n, sizeof *shm->event);
     for (size_t i = 0; shm->event != NULL && i < n; i++)
         shm->event[i] = -1;
     if (shm->control == NULL || shm->gone == NULL || shm->recorder == NULL ||
-        shm->line == NULL || shm->event == NULL)
+        shm->slots == NULL || shm->event == NULL)
         return OAR_E_NOMEM;
     return OAR_OK;
 }
@@ -83,7 +84,7 @@ void oari_shm_clear(oari_shm *shm)
     oari_free(shm->control);
     oari_free(shm->gone);
     oari_free(shm->recorder);
-    oari_free(shm->line);
+    oari_free(shm->slots);
     oari_free(shm->event);
     memset(shm, 0, sizeof *shm);
     shm->wait_fd = -1;
@@ -96,6 +97,7 @@ void oari_control_page_init(oari_control_page *control, int rank, int ranks,
     control->rank = rank;
     control->ranks = ranks;
     control->pid = getpid();
+    control->address = (uint64_t)(uintptr_t)control;
     control->small_bytes = small_bytes;
     control->stage_bytes = stage_bytes;
     if (getrandom(&control->queue_key, sizeof control->queue_key, 0) < 0)
@@ -156,13 +158,13 @@ oar_status oari_shm_ready(oari_shm *shm, int64_t spin_us)
                              (unsigned long long)c->stage_bytes, first->ranks,
                              (unsigned long long)first->small_bytes,
                              (unsigned long long)first->stage_bytes);
-        for (int i = 0; i < 2; i++)
-            shm->line[r][i] = (oari_sync_slot *)(base + shm->layout.line[i]);
+        shm->slots[r] = base + shm->layout.slot;
     }
     shm->small_bytes = first->small_bytes;
     shm->stage_bytes = first->stage_bytes;
+    shm->adapts = spin_us == 0 && all_have_room(shm, 1);
     if (spin_us == 0) /* it helps only if every rank has a core of its own */
-        spin_us = all_have_room(shm, 1) ? DEFAULT_SPIN_US : 0;
+        spin_us = shm->adapts ? DEFAULT_SPIN_US : 0;
     shm->spin_ns = spin_us > 0 ? spin_us * 1000 : 0;
     shm->spare = all_have_room(shm, 2);
     return OAR_OK;
@@ -187,37 +189,42 @@ int oari_shm_rank(const oari_shm *shm, int group_rank)
 
 oari_sync_slot *oari_shm_next_slot(oari_shm *shm)
 {
-    return shm->line[shm->rank][(shm->sync_point + 1) & 1];
+    return oari_sync_slot_at(shm, shm->rank, shm->sync_point + 1);
 }
 
-void oari_sync_begin(oari_shm *shm)
+/* While this rank waits, it fetches the cache line that it writes next: that
+ * one has been with the others since they read it. */
+void oari_sync_begin(oari_shm *shm, int awaited)
 {
     oari_sync_slot *mine = oari_shm_next_slot(shm);
 
     shm->sync_point++;
+    shm->awaited = awaited;
     shm->arrived = 0;
     shm->woken = 0;
     shm->polls = 0;
     atomic_store_explicit(&mine->stamp, shm->sync_point, memory_order_release);
+    oari_prefetch_to_write(oari_shm_next_slot(shm));
 }
 
 /* The first load has no order: an acquiring load would wait for the stamp that
  * this rank has just stored. */
 static int has_arrived(const oari_shm *shm, int rank)
 {
-    const _Atomic uint64_t *stamp =
-        &shm->line[rank][shm->sync_point & 1]->stamp;
+    const _Atomic uint64_t *stamp = &oari_sync_slot_of(shm, rank)->stamp;
 
     return atomic_load_explicit(stamp, memory_order_relaxed) ==
                shm->sync_point &&
            atomic_load_explicit(stamp, memory_order_acquire) == shm->sync_point;
 }
 
+/* The bare system call is no cancellation point, unlike write: a thread that
+ * holds the engine's token comes here (comm/engine/engine.c). */
 static void ring_event(int event)
 {
     uint64_t one = 1;
 
-    if (event >= 0 && write(event, &one, sizeof one) < 0)
+    if (event >= 0 && syscall(SYS_write, event, &one, sizeof one) < 0)
         return; /* full: it will wake anyway */
 }
 
@@ -237,25 +244,68 @@ void oari_sync_wake(oari_shm *shm)
     shm->woken = 1;
 }
 
-/* Sleepers are looked for once all ranks have arrived, or after a while: by
- * then the fence that this needs is cheap, because the stamp has drained. */
-int oari_sync_poll(oari_shm *shm)
+static int all_have_arrived(oari_shm *shm)
 {
     while (shm->arrived < shm->ranks) {
         if (shm->arrived != shm->rank && !has_arrived(shm, shm->arrived))
-            break;
+            return 0;
         shm->arrived++;
     }
-    if (!shm->woken && (shm->arrived == shm->ranks || shm->spin_ns == 0 ||
-                        ++shm->polls == LATE_POLLS))
+    return 1;
+}
+
+/* Returns whether the awaited ranks have arrived. */
+static int is_there(oari_shm *shm)
+{
+    if (shm->awaited != OARI_AWAIT_ALL)
+        return shm->awaited == OARI_AWAIT_NONE ||
+               has_arrived(shm, shm->awaited);
+    if (!all_have_arrived(shm))
+        return 0;
+    shm->complete = shm->sync_point;
+    return 1;
+}
+
+/* Where ranks share cores, only the last one wakes the others: a rank that is
+ * woken before that takes a core from those that are still on their way, and N
+ * ranks would wake each other N * N times. All ranks have a fence between their
+ * stamp and this look, so the one whose fence is the last sees all stamps. A
+ * rank that awaits none may be the only one that others await. */
+static int poll_crowded(oari_shm *shm)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (shm->awaited == OARI_AWAIT_NONE || all_have_arrived(shm))
         oari_sync_wake(shm);
-    return shm->arrived == shm->ranks;
+    shm->woken = 1;
+    return is_there(shm);
+}
+
+/* Sleepers are looked for once the awaited ranks have arrived, or after a
+ * while: by then the fence that this needs is cheap, because the stamp has
+ * drained. */
+int oari_sync_poll(oari_shm *shm)
+{
+    int there;
+
+    if (!shm->woken && shm->spin_ns == 0)
+        return poll_crowded(shm);
+    there = is_there(shm);
+    if (!shm->woken && (there || ++shm->polls == LATE_POLLS))
+        oari_sync_wake(shm);
+    return there;
+}
+
+int oari_sync_awaits(const oari_shm *shm, int rank)
+{
+    return rank != shm->rank &&
+           (shm->awaited == OARI_AWAIT_ALL || shm->awaited == rank) &&
+           !has_arrived(shm, rank);
 }
 
 int oari_sync_missing(const oari_shm *shm)
 {
-    for (int r = shm->arrived; r < shm->ranks; r++)
-        if (r != shm->rank && !has_arrived(shm, r))
+    for (int r = 0; r < shm->ranks; r++)
+        if (oari_sync_awaits(shm, r))
             return r;
     return -1;
 }

@@ -3,11 +3,14 @@
  * memory.
  *
  * Every rank owns one control page, which it alone writes and all others read:
- * two slots, a bulletin, a sleep flag, its bounce buffer and its queues. At a
- * sync point a rank writes its slot, then the slot's stamp, and waits until
- * every other rank's slot has that stamp. Sync points are numbered; number m
- * uses slot m % 2. A rank can be at most one sync point ahead of another, so a
- * slot is overwritten only when all ranks have read it.
+ * its slots, a bulletin, a sleep flag, its bounce buffer and its queues. At a
+ * sync point a rank writes its slot, then the slot's stamp, and waits for that
+ * stamp in the slots of those ranks that it needs something of: all, one or
+ * none. Sync points are numbered; number m uses slot m % OARI_SLOTS. A sync
+ * point is complete for a rank when it has seen all stamps. A rank begins
+ * number m only when number m - OARI_SLOTS + 1, or a later one, is complete for
+ * it; if need be, it completes m - 1 first. So a slot is overwritten only when
+ * all ranks have read it (docs/shared-memory.md).
  *
  * The pages are memory of one process (`sim`) or memfds of several (`native`);
  * what differs is in oari_shm_ops. One driver at a time uses shared memory,
@@ -27,6 +30,7 @@
 #include "net/frame.h"
 
 enum {
+    OARI_SLOTS = 16,        /* a power of two, at most OARI_REPORT_ENTRIES */
     OARI_SLOT_ALIGN = 128,  /* two cache lines: some machines fetch pairs */
     OARI_SLOT_BYTES = 4096, /* room for data in a slot, at least */
     OARI_SHM_QUEUE_BYTES = 64 << 10, /* a ring */
@@ -41,9 +45,19 @@ typedef struct oari_sync_slot {
     uint64_t fingerprint;   /* of the operation and all before: history.h */
     uint64_t sequence;      /* of the operation */
     double factor;
-    uint64_t in, out;             /* where the buffers are; 0: out of reach */
+    uint64_t in, out;             /* places of the buffers; 0: out of reach */
     uint64_t in_count, out_count; /* elements there */
 } oari_sync_slot;
+
+/* Beside the places that peers resolve (oari_shm_ops), which are smaller. */
+#define OARI_PLACE_NONE (UINT64_C(1) << 61) /* of a buffer of no elements */
+/* With an address that fetch takes; and, with any place of an input: its rank
+ * can fetch from all others. */
+#define OARI_PLACE_PRIVATE (UINT64_C(1) << 62)
+#define OARI_PLACE_FETCHES (UINT64_C(1) << 63)
+/* In place of an input, at a later sync point: its rank has not got what it had
+ * to fetch. */
+#define OARI_PLACE_MISSED (UINT64_C(1) << 60)
 
 /* Data in a slot begins where the places are: a sync point carries one or the
  * other. So 32 bytes of data still fit the first cache line. */
@@ -63,6 +77,7 @@ typedef struct oari_control_page {
     uint32_t version;
     int32_t rank, ranks;
     int64_t pid;
+    uint64_t address;                  /* of this page in its rank's process */
     uint64_t small_bytes, stage_bytes; /* rank 0's count for all */
     uint64_t queue_key;                /* of its rings (shm_queue.h) */
     int32_t cpus;                      /* that it may use at a time */
@@ -80,11 +95,20 @@ typedef struct oari_control_page {
     _Alignas(128) _Atomic uint64_t over[OARI_POSTS_KEPT];
 } oari_control_page;
 
+/* What a rank shows a peer about the message that it waits for. */
+typedef struct oari_awaited {
+    _Atomic uint64_t at; /* 1 + how far it has read the peer's queue; written
+                            last. 0: it is being written, or there is none */
+    _Atomic uint64_t tag, any, bytes;
+} oari_awaited;
+
 /* Offsets in a control page. */
 typedef struct oari_control_layout {
-    size_t line[2], stage, stage_room; /* stage_room: bytes of three chunks */
+    size_t slot, slot_step;   /* the first slot; bytes from one to the next */
+    size_t stage, stage_room; /* stage_room: bytes of three chunks */
     size_t taken; /* per peer: bytes of its mail taken, credit given back, and
-                      offers to it that were taken back: three atomic u64 */
+                      offers to it that were taken back: three atomic u64; and
+                      an oari_awaited in the second cache line */
     size_t mail;  /* per destination: a ring */
     size_t ring;  /* bytes of one, its counter included */
     size_t first; /* a page that all write to, in rank 0's only: which rank
@@ -113,10 +137,13 @@ typedef struct oari_shm_ops {
      * then bytes may be 0. */
     oar_status (*detach)(void *self, void *memory, size_t bytes);
     /* (optional) Copies private memory of a peer's process from an address that
-     * the peer has sent. OAR_E_UNSUPPORTED: it cannot be read from here;
-     * OAR_E_CLOSED: the peer is gone. */
+     * the peer has sent. OAR_E_UNSUPPORTED: it cannot be read from here, as
+     * memory of devices, such as what CUDA has pinned; OAR_E_CLOSED: the peer
+     * is gone. */
     oar_status (*fetch)(void *self, int peer, uint64_t address, void *to,
                         size_t bytes);
+    /* (with fetch) Returns whether this rank can fetch from all peers. */
+    int (*fetches)(void *self);
     /* (optional) Begins and ends work on peers' buffers; 0: a rank has shut. */
     int (*enter)(void *self);
     void (*leave)(void *self);
@@ -136,22 +163,26 @@ struct oari_shm {
                           one host in a group of several. */
     oari_control_layout layout;
     size_t small_bytes, stage_bytes;
-    int64_t spin_ns; /* 0: yield at once */
-    int spare;       /* there are two cores for each rank */
-    int copying;     /* the next progress goes on with a copy */
-    uint64_t sync_point;
-    int arrived; /* ranks below this one have reached the sync point */
-    int woken;   /* sleepers have been woken for it */
-    int polls;   /* of it, while they have not */
+    int64_t spin_ns;     /* 0: yield at once */
+    int adapts;          /* the user has not said how long to spin */
+    int spare;           /* there are two cores for each rank */
+    int copying;         /* the next progress goes on with a copy */
+    uint64_t sync_point; /* the last that this rank has begun */
+    uint64_t complete;   /* the last that all ranks are known to have begun */
+    int awaited;         /* whose slots it waits for: a rank, or OARI_AWAIT_ */
+    int arrived;         /* ranks below this one have reached the sync point */
+    int woken;           /* sleepers have been woken for it */
+    int polls;           /* of it, while they have not */
     _Atomic uint32_t *first; /* by fact, in memory that all ranks write to: 1
                                 + the rank that published it first; 0: none */
     oari_control_page **control; /* by rank */
     unsigned char *gone;         /* by rank: died or left */
-    const void **recorder;       /* by rank: its mapping, or NULL */
-    oari_sync_slot *(*line)[2];  /* by rank, then sync point % 2 */
-    int *event;                  /* by rank: descriptor that wakes it */
-    int wait_fd;                 /* readable when this rank is woken */
-    struct oari_world *world;    /* of shared memory in one process */
+    int any_gone;
+    const void **recorder;    /* by rank: its mapping, or NULL */
+    unsigned char **slots;    /* by rank: its first slot */
+    int *event;               /* by rank: descriptor that wakes it */
+    int wait_fd;              /* readable when this rank is woken */
+    struct oari_world *world; /* of shared memory in one process */
 };
 
 /* Allocates the arrays of shared memory whose rank and ranks are set. */
@@ -176,21 +207,47 @@ int oari_shm_rank(const oari_shm *shm, int group_rank);
 
 /* ---- sync points --------------------------------------------------------- */
 
-/* Returns this rank's slot for the next sync point: fill it in, then begin. */
+/* Whose slots are awaited at a sync point, if not a rank's. */
+enum { OARI_AWAIT_ALL = -1, OARI_AWAIT_NONE = -2 };
+
+/* Returns whether a rank may begin the sync point after `last`, with so many
+ * slots. */
+static inline int oari_sync_has_room(uint64_t last, uint64_t complete,
+                                     unsigned slots)
+{
+    return last + 1 - complete < slots;
+}
+
+/* Returns a rank's slot of a sync point. */
+static inline oari_sync_slot *oari_sync_slot_at(const oari_shm *shm, int rank,
+                                                uint64_t sync_point)
+{
+    return (oari_sync_slot *)(shm->slots[rank] +
+                              sync_point % OARI_SLOTS * shm->layout.slot_step);
+}
+
+/* Returns a rank's slot of the last sync point. */
+static inline oari_sync_slot *oari_sync_slot_of(const oari_shm *shm, int rank)
+{
+    return oari_sync_slot_at(shm, rank, shm->sync_point);
+}
+
+/* Returns this rank's slot for the next sync point: fill it in, then begin.
+ * There must be room (oari_sync_has_room). */
 oari_sync_slot *oari_shm_next_slot(oari_shm *shm);
-void oari_sync_begin(oari_shm *shm);
+void oari_sync_begin(oari_shm *shm, int awaited);
 
 /* Wakes ranks that sleep. Without this call polls do it, a little later. */
 void oari_sync_wake(oari_shm *shm);
 
-/* Returns 1 when all ranks have reached the sync point, 0 if not yet. */
+/* Returns 1 when the awaited ranks have reached the sync point, 0 if not yet.
+ */
 int oari_sync_poll(oari_shm *shm);
 
-/* Returns a rank's slot of the last sync point. */
-static inline const oari_sync_slot *oari_sync_slot_of(const oari_shm *shm,
-                                                      int rank)
+/* Awaits all ranks at the last sync point from now on. */
+static inline void oari_sync_await_all(oari_shm *shm)
 {
-    return shm->line[rank][shm->sync_point & 1];
+    shm->awaited = OARI_AWAIT_ALL;
 }
 
 /* ---- collectives of an external engine -------------------------------------
@@ -251,7 +308,20 @@ void oari_shm_publish(oari_shm *shm, oari_fact fact, const oari_fault *fault);
  * if there is none. Any thread. */
 int oari_shm_published(const oari_shm *shm, oari_fact fact, oari_fault *fault);
 
-/* Returns the first rank that has not reached the current sync point, or -1. */
+/* Returns the first awaited rank that has not reached the last sync point, or
+ * -1. */
 int oari_sync_missing(const oari_shm *shm);
+
+/* Returns whether this rank waits for that one at the last sync point. */
+int oari_sync_awaits(const oari_shm *shm, int rank);
+
+/* Returns whether something has gone wrong, as far as a glance shows: a fault
+ * is published, or a rank is known to be gone. */
+static inline int oari_shm_is_troubled(const oari_shm *shm)
+{
+    return shm->any_gone || (shm->first != NULL &&
+                             atomic_load_explicit(&shm->first[OARI_FACT_FAULT],
+                                                  memory_order_relaxed) != 0);
+}
 
 #endif

@@ -262,7 +262,7 @@ static void check_ranks(void *self)
 
     for (int r = 0; r < b->ranks; r++)
         if (atomic_load(&b->control[r]->closed))
-            b->gone[r] = 1;
+            b->gone[r] = b->any_gone = 1;
 }
 
 static const oari_shm_ops local_ops = {

@@ -6,6 +6,7 @@
  * for the first time; so a peer that reads a place finds the descriptor waiting
  * on its socket, and never waits for it.
  */
+#include <errno.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/uio.h>
@@ -126,7 +127,8 @@ static void *resolve_place(void *self, int peer, uint64_t at, size_t bytes)
 /* ---- private memory of peers --------------------------------------------- */
 
 /* The pidfd is polled after the reading: had the peer died before, its pid
- * might be another process's. Without a pidfd that could not be known. */
+ * might be another process's. Without a pidfd that could not be known. A peer
+ * that is dying has no memory a little before the pidfd shows it. */
 static oar_status fetch_private(void *self, int peer, uint64_t address,
                                 void *to, size_t bytes)
 {
@@ -139,9 +141,29 @@ static oar_status fetch_private(void *self, int peer, uint64_t address,
     if (p->pidfd < 0 || p->pid <= 0)
         return OAR_E_UNSUPPORTED;
     got = process_vm_readv((pid_t)p->pid, &mine, 1, &theirs, 1, 0);
-    if (poll(&death, 1, 0) > 0)
+    if ((got < 0 && errno == ESRCH) || poll(&death, 1, 0) > 0)
         return OAR_E_CLOSED;
     return got == (ssize_t)bytes ? OAR_OK : OAR_E_UNSUPPORTED;
+}
+
+/* Tries it on the control pages of all peers, once. */
+static int fetches_from_all(void *self)
+{
+    shm_links *n = self;
+    oari_shm *b = &n->base.shm;
+    int32_t seen;
+
+    for (int r = 0; r < b->ranks && n->fetches == FETCH_UNKNOWN; r++)
+        if (r != b->rank &&
+            (fetch_private(n, r,
+                           b->control[r]->address +
+                               offsetof(oari_control_page, rank),
+                           &seen, sizeof seen) != OAR_OK ||
+             seen != r))
+            n->fetches = FETCH_NO;
+    if (n->fetches == FETCH_UNKNOWN)
+        n->fetches = FETCH_YES;
+    return n->fetches == FETCH_YES;
 }
 
 /* ---- peers that are gone ------------------------------------------------- */
@@ -150,7 +172,7 @@ static void mark_gone(shm_links *n, int rank)
 {
     shm_peer *p = &n->peer[rank];
 
-    n->base.shm.gone[rank] = 1;
+    n->base.shm.gone[rank] = n->base.shm.any_gone = 1;
     epoll_ctl(n->epoll_fd, EPOLL_CTL_DEL, p->socket, NULL);
     if (p->pidfd >= 0)
         epoll_ctl(n->epoll_fd, EPOLL_CTL_DEL, p->pidfd, NULL);
@@ -176,5 +198,6 @@ const oari_shm_ops shm_process_ops = {
     .resolve = resolve_place,
     .detach = detach_memory,
     .fetch = fetch_private,
+    .fetches = fetches_from_all,
     .check = check_peers,
 };

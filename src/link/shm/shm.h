@@ -31,7 +31,8 @@ typedef struct shm_links {
     uint32_t segments_sent; /* of mine, to all peers */
     int *host;              /* by rank of the group, on whichever host */
     int hosts;
-    int *member;  /* of shared memory; NULL: all on one host */
+    int *member; /* of shared memory; NULL: all on one host */
+    enum { FETCH_UNKNOWN, FETCH_NO, FETCH_YES } fetches; /* from all peers */
     int listener; /* while the group is made */
     int *pending; /* and sockets whose handshake has not been read */
     int pendings;

@@ -89,6 +89,27 @@ int oari_shm_base_push(void *self, int rank, uint64_t tag, const void *data,
            oari_shm_messages_push(b->mail, to, tag, data, bytes);
 }
 
+int oari_shm_base_take(void *self, int rank, const oari_direct_receive *receive,
+                       int looks)
+{
+    oari_shm_base *b = self;
+    int from = oari_shm_rank(&b->shm, rank);
+
+    return from >= 0 && rank != b->rank &&
+           oari_shm_messages_take(b->mail, from, receive, looks);
+}
+
+void oari_shm_base_await(void *self, const oar_transfer *receive)
+{
+    oari_shm_base *b = self;
+    int from = receive->peer >= 0 && receive->peer != b->rank
+                   ? oari_shm_rank(&b->shm, receive->peer)
+                   : -1;
+
+    if (from >= 0)
+        oari_shm_messages_await(b->mail, from, receive);
+}
+
 struct oari_match *oari_shm_base_match(void *self)
 {
     return ((oari_shm_base *)self)->match;

@@ -34,6 +34,9 @@ int oari_shm_base_withdraw(void *self, oar_transfer *transfer, int is_send,
 oari_shm *oari_shm_base_get(void *self);
 int oari_shm_base_push(void *self, int rank, uint64_t tag, const void *data,
                        size_t bytes);
+int oari_shm_base_take(void *self, int rank, const oari_direct_receive *receive,
+                       int looks);
+void oari_shm_base_await(void *self, const oar_transfer *receive);
 struct oari_match *oari_shm_base_match(void *self);
 
 /* The common part of the public tables. */

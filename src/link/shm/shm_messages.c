@@ -13,38 +13,9 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "link/endpoint.h"
+#include "link/shm/message_peer.h"
 
 enum { COPIED_AT_ONCE = 1 << 20 /* bytes, before anything else is done */ };
-
-typedef struct shm_peer {
-    oari_endpoint with; /* first: the transport is called with it */
-    oari_shm_queue_out out;
-    const _Atomic uint64_t *back; /* credit, as the peer shows it */
-    _Atomic uint64_t *revoked;    /* offers to the peer that I took back */
-    oar_transfer *sending;        /* its header is shown ... */
-    size_t sent;                  /* ... and so much of its data */
-
-    oari_shm_queue_in in;
-    _Atomic uint64_t *shown_back;    /* credit, as I show it */
-    oari_transfer_list copying;      /* offers being copied */
-    const _Atomic uint64_t *revokes; /* offers that the peer took back ... */
-    uint64_t heard_revokes;          /* ... of which I have heard */
-    int reading;                     /* the data of a record */
-    oari_header now;
-    size_t got; /* bytes of it */
-    oari_inbound inbound;
-    oar_transfer *receive; /* of a DATA */
-} shm_peer;
-
-struct oari_shm_messages {
-    oari_shm *shm;
-    oari_message_link link;
-    size_t eager_bytes;
-    oar_status aborted;
-    int no_fetch;   /* other processes cannot be read */
-    shm_peer *peer; /* by rank in shared memory */
-};
 
 static size_t least(size_t a, size_t b)
 {
@@ -57,7 +28,7 @@ static size_t least(size_t a, size_t b)
 static enum oari_written write_header(oari_endpoint *e, oari_header *h,
                                       oar_transfer *t)
 {
-    shm_peer *p = (shm_peer *)e;
+    message_peer *p = (message_peer *)e;
     oari_shm *b = ((oari_shm_messages *)e->link->self)->shm;
     int has_data = h->kind == OARI_HEADER_EAGER || h->kind == OARI_HEADER_DATA;
     size_t bytes = has_data ? h->bytes : 0, line = OARI_SHM_QUEUE_LINE, part;
@@ -86,7 +57,7 @@ static enum oari_written write_header(oari_endpoint *e, oari_header *h,
 }
 
 /* More of the data under way; 0: there is no room. */
-static int write_data(shm_peer *p)
+static int write_data(message_peer *p)
 {
     oar_transfer *t = p->sending;
     size_t left = t->bytes - p->sent;
@@ -111,8 +82,7 @@ static void fetch(oari_endpoint *e, const oari_offer *offer, oar_transfer *t);
 
 static uint64_t read_credit(const oari_endpoint *e)
 {
-    return atomic_load_explicit(((const shm_peer *)e)->back,
-                                memory_order_relaxed);
+    return oari_message_peer_credit((const message_peer *)e);
 }
 
 static void revoke(oari_endpoint *e);
@@ -127,7 +97,7 @@ static const oari_transport transport = { .write = write_header,
 
 static void flush(oari_endpoint *e)
 {
-    shm_peer *p = (shm_peer *)e;
+    message_peer *p = (message_peer *)e;
     int wrote = 0;
 
     while (p->sending != NULL ? write_data(p)
@@ -140,44 +110,21 @@ static void flush(oari_endpoint *e)
 oar_status oari_shm_messages_send(oari_shm_messages *mail,
                                   oar_transfer *transfer, int to)
 {
+    message_peer *p = &mail->peer[to];
+    int offered = oari_message_is_awaited(mail, p, transfer);
+
     if (mail->aborted != OAR_OK)
         oari_transfer_finish(transfer, mail->aborted);
     else
-        oari_endpoint_send(&mail->peer[to].with, &transport, transfer,
-                           mail->eager_bytes);
+        oari_endpoint_send(&p->with, &transport, transfer,
+                           offered ? 0 : mail->eager_bytes);
     return OAR_OK;
-}
-
-int oari_shm_messages_push(oari_shm_messages *mail, int to, uint64_t tag,
-                           const void *data, size_t bytes)
-{
-    shm_peer *p = &mail->peer[to];
-    oari_endpoint *e = &p->with;
-    oar_transfer t = { .size = sizeof t,
-                       .peer = e->rank,
-                       .tag = tag,
-                       .data = (void *)(uintptr_t)data,
-                       .bytes = bytes };
-    size_t all = bytes + 2 * (size_t)OARI_SHM_QUEUE_LINE;
-
-    if (mail->aborted != OAR_OK || p->sending != NULL ||
-        e->queue.first != NULL || e->answers.count != 0 ||
-        bytes > mail->eager_bytes || bytes > OARI_SHM_QUEUE_SHARE ||
-        oari_shm_queue_room(&p->out, all) < all)
-        return 0;
-    if (!oari_match_has_credit(mail->link.match, e->spent, e->back, bytes)) {
-        e->back = read_credit(e);
-        if (!oari_match_has_credit(mail->link.match, e->spent, e->back, bytes))
-            return 0;
-    }
-    oari_endpoint_send(e, &transport, &t, mail->eager_bytes);
-    return t.done;
 }
 
 /* ---- copying what was offered -------------------------------------------- */
 
 /* The peer is gone: the receive is finished with the group. */
-static void await_end(shm_peer *p, oar_transfer *t)
+static void await_end(message_peer *p, oar_transfer *t)
 {
     oari_scratch_set(t, 1, 0); /* no data is for it */
     oari_transfer_list_push(&p->with.arriving, t);
@@ -187,7 +134,7 @@ static void fetch(oari_endpoint *e, const oari_offer *offer, oar_transfer *t)
 {
     oari_shm_messages *m = e->link->self;
     oari_shm *b = m->shm;
-    shm_peer *p = (shm_peer *)e;
+    message_peer *p = (message_peer *)e;
     uint64_t place = offer->word[1];
     const void *from = b->ops->resolve(b->self, e->index, place, offer->bytes);
 
@@ -208,13 +155,13 @@ static void fetch(oari_endpoint *e, const oari_offer *offer, oar_transfer *t)
 
 /* Returns whether the peer has taken an offer back that this rank has not heard
  * of yet: until it has, it may be any of them. */
-static int has_revoked(const shm_peer *p)
+static int has_revoked(const message_peer *p)
 {
     return atomic_load(p->revokes) != p->heard_revokes;
 }
 
 /* Copies a part. In one process the sender may not give up meanwhile. */
-static oar_status copy_from(oari_shm_messages *m, const shm_peer *p,
+static oar_status copy_from(oari_shm_messages *m, const message_peer *p,
                             oar_transfer *t, size_t done, size_t bytes)
 {
     const oari_shm *b = m->shm;
@@ -243,7 +190,7 @@ static oar_status copy_from(oari_shm_messages *m, const shm_peer *p,
 
 /* What was copied does not count if the offer may have been taken back
  * meanwhile: OAR_E_STATE. */
-static oar_status copy_part(oari_shm_messages *m, const shm_peer *p,
+static oar_status copy_part(oari_shm_messages *m, const message_peer *p,
                             oar_transfer *t, size_t done, size_t bytes)
 {
     oar_status status = copy_from(m, p, t, done, bytes);
@@ -253,7 +200,7 @@ static oar_status copy_part(oari_shm_messages *m, const shm_peer *p,
 }
 
 /* Copies on in the first offer that is being copied. */
-static void copy_some(oari_shm_messages *m, shm_peer *p)
+static void copy_some(oari_shm_messages *m, message_peer *p)
 {
     oar_transfer *t = p->copying.first;
     uint64_t offer = oari_scratch(t, 1);
@@ -284,7 +231,8 @@ static void copy_some(oari_shm_messages *m, shm_peer *p)
 /* ---- reading ------------------------------------------------------------- */
 
 /* Acts on the next header; 0: there is none. */
-static int read_header(oari_shm_messages *m, shm_peer *p, oar_status *status)
+static int read_header(oari_shm_messages *m, message_peer *p,
+                       oar_status *status)
 {
     if (!oari_shm_queue_get(&p->in, &p->now))
         return 0;
@@ -307,7 +255,7 @@ static int read_header(oari_shm_messages *m, shm_peer *p, oar_status *status)
 }
 
 /* Reads on in the data under way; 0: there is none now. */
-static int read_data(oari_shm_messages *m, shm_peer *p)
+static int read_data(oari_shm_messages *m, message_peer *p)
 {
     size_t left = p->now.bytes - p->got, part = left;
     unsigned char *to = p->inbound.target;
@@ -322,8 +270,10 @@ static int read_data(oari_shm_messages *m, shm_peer *p)
         if (part == 0)
             return 0;
         oari_shm_queue_get_data(&p->in, to, part, part == left);
-        if (part < left)
+        if (part < left) {
             oari_shm_queue_tell(&p->in); /* there is room for more */
+            p->told_part = 1;
+        }
     }
     p->got += part;
     if (part < left)
@@ -336,7 +286,7 @@ static int read_data(oari_shm_messages *m, shm_peer *p)
     return 1;
 }
 
-static oar_status read_queue(oari_shm_messages *m, shm_peer *p)
+static oar_status read_queue(oari_shm_messages *m, message_peer *p)
 {
     oar_status status = OAR_OK;
     int moved = 0;
@@ -344,9 +294,12 @@ static oar_status read_queue(oari_shm_messages *m, shm_peer *p)
     while (status == OAR_OK &&
            (p->reading ? read_data(m, p) : read_header(m, p, &status)))
         moved = 1;
-    if (moved) {
+    if (p->in.at == p->in.told && !p->told_part)
+        return status;
+    if (!moved || p->told_part || oari_shm_queue_tell_due(&p->in)) {
         oari_shm_queue_tell(&p->in);
         oari_shm_notify(m->shm, p->with.index);
+        p->told_part = 0;
     }
     return status;
 }
@@ -359,8 +312,7 @@ oar_status oari_shm_messages_progress(oari_shm_messages *mail)
     if (mail->aborted != OAR_OK)
         return OAR_OK;
     for (int r = 0; r < mail->shm->ranks; r++) {
-        shm_peer *p = &mail->peer[r];
-        uint64_t back;
+        message_peer *p = &mail->peer[r];
 
         if (r == mail->shm->rank)
             continue;
@@ -371,10 +323,8 @@ oar_status oari_shm_messages_progress(oari_shm_messages *mail)
         copying |= p->copying.first != NULL && !has_revoked(p);
         if (p->with.leftovers != NULL)
             oari_endpoint_sweep(&p->with, 0);
-        /* Nobody waits for credit: without it messages are offered. */
-        back = oari_match_received(mail->link.match, p->with.rank);
-        if (atomic_load_explicit(p->shown_back, memory_order_relaxed) != back)
-            atomic_store_explicit(p->shown_back, back, memory_order_relaxed);
+        oari_message_peer_show_credit(
+            p, oari_match_received(mail->link.match, p->with.rank));
     }
     mail->shm->copying = copying;
     return mail->link.failed;
@@ -386,7 +336,7 @@ oar_status oari_shm_messages_progress(oari_shm_messages *mail)
  * this process copies any more. */
 static void revoke(oari_endpoint *e)
 {
-    shm_peer *p = (shm_peer *)e;
+    message_peer *p = (message_peer *)e;
     const oari_shm *b = ((oari_shm_messages *)e->link->self)->shm;
 
     atomic_fetch_add(p->revoked, 1);
@@ -397,13 +347,14 @@ static void revoke(oari_endpoint *e)
 
 static oar_transfer *forget_offer(oari_endpoint *e, uint64_t offer)
 {
-    shm_peer *p = (shm_peer *)e;
+    message_peer *p = (message_peer *)e;
 
     return oari_transfer_list_take(&p->copying, offer);
 }
 
 /* A send whose data is being written goes on from a copy. */
-static int withdraw_send(shm_peer *p, oar_transfer *t, int gone, int unmoved)
+static int withdraw_send(message_peer *p, oar_transfer *t, int gone,
+                         int unmoved)
 {
     oari_endpoint *e = &p->with;
     oar_transfer *copy;
@@ -426,7 +377,7 @@ static int withdraw_send(shm_peer *p, oar_transfer *t, int gone, int unmoved)
 }
 
 /* What comes of the message is dropped. */
-static int withdraw_receive(shm_peer *p, oar_transfer *t, int gone)
+static int withdraw_receive(message_peer *p, oar_transfer *t, int gone)
 {
     oari_header done = { .kind = OARI_HEADER_DONE,
                          .number = oari_scratch(t, 1) };
@@ -469,16 +420,16 @@ static void open_peer(oari_shm_messages *m, int peer)
 {
     const oari_shm *b = m->shm;
     const oari_control_layout *at = &b->layout;
-    shm_peer *p = &m->peer[peer];
+    message_peer *p = &m->peer[peer];
     unsigned char *mine = (unsigned char *)b->control[b->rank];
     unsigned char *theirs = (unsigned char *)b->control[peer];
     unsigned char *to = mine + at->mail + (size_t)peer * at->ring;
     unsigned char *from = theirs + at->mail + (size_t)b->rank * at->ring;
-    _Atomic uint64_t *counts =
-        (_Atomic uint64_t *)(mine + at->taken + (size_t)peer * OARI_SLOT_ALIGN);
-    const _Atomic uint64_t *answers =
-        (const _Atomic uint64_t *)(theirs + at->taken +
-                                   (size_t)b->rank * OARI_SLOT_ALIGN);
+    unsigned char *shown = mine + at->taken + (size_t)peer * OARI_SLOT_ALIGN;
+    unsigned char *seen =
+        theirs + at->taken + (size_t)b->rank * OARI_SLOT_ALIGN;
+    _Atomic uint64_t *counts = (_Atomic uint64_t *)shown;
+    const _Atomic uint64_t *answers = (const _Atomic uint64_t *)seen;
 
     oari_endpoint_init(&p->with, &m->link, peer,
                        b->member != NULL ? b->member[peer] : peer);
@@ -496,6 +447,8 @@ static void open_peer(oari_shm_messages *m, int peer)
                                  .head = (const _Atomic uint64_t *)from,
                                  .taken = counts };
     p->shown_back = counts + 1;
+    p->awaited = (oari_awaited *)(shown + OARI_SLOT_ALIGN / 2);
+    p->awaits = (const oari_awaited *)(seen + OARI_SLOT_ALIGN / 2);
 }
 
 oar_status oari_shm_messages_create(oari_shm *shm, oari_match *match,
@@ -538,7 +491,7 @@ void oari_shm_messages_abort(oari_shm_messages *mail, oar_status why)
         return;
     mail->aborted = why;
     for (int r = 0; r < b->ranks; r++) {
-        shm_peer *p = &mail->peer[r];
+        message_peer *p = &mail->peer[r];
         /* Peers that are threads may be reading what was offered: they are
          * waited for before the buffers are the user's again. */
         if (p->with.offered.first != NULL)

@@ -82,6 +82,31 @@ int oari_shm_queue_get(oari_shm_queue_in *in, oari_header *h)
     return 1;
 }
 
+int oari_shm_queue_await(const oari_shm_queue_in *in, int looks, oari_header *h)
+{
+    const unsigned char *line = in->ring + (in->at & (in->bytes - 1));
+    const _Atomic uint64_t *stamp = (const _Atomic uint64_t *)line;
+    uint64_t wanted = stamp_of(in->key, in->at);
+
+    while (atomic_load_explicit(stamp, memory_order_relaxed) != wanted)
+        if (--looks <= 0)
+            return 0;
+    if (atomic_load_explicit(stamp, memory_order_acquire) != wanted)
+        return 0; /* cannot be */
+    memcpy(h, line + sizeof(uint64_t), sizeof *h);
+    return 1;
+}
+
+void oari_shm_queue_take(oari_shm_queue_in *in, const oari_header *h, void *to)
+{
+    in->at += OARI_SHM_QUEUE_LINE;
+    if (h->bytes > OARI_SHM_QUEUE_INLINE)
+        oari_shm_queue_get_data(in, to, h->bytes, 1);
+    else if (h->bytes != 0)
+        memcpy(to, h->word, h->bytes);
+    in->shown = in->at;
+}
+
 /* The counter may be behind what came with a head. */
 size_t oari_shm_queue_ready(oari_shm_queue_in *in, size_t wanted)
 {
@@ -111,5 +136,6 @@ void oari_shm_queue_get_data(oari_shm_queue_in *in, void *to, size_t bytes,
 
 void oari_shm_queue_tell(oari_shm_queue_in *in)
 {
+    in->told = in->at;
     atomic_store_explicit(in->taken, in->at, memory_order_seq_cst);
 }

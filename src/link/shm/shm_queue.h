@@ -13,8 +13,9 @@
  * Two counters: `head`, bytes ever shown, stored by the sender, which tells how
  * far data has come that did not come with its header; and `taken`, bytes ever
  * read, stored by the receiver, which the sender reads only when the queue
- * seems full. After either store the other side's sleep flag is read
- * (control_page.c), so both are seq_cst.
+ * seems full. It is stored once for each quarter of the queue, between parts of
+ * a record, and when there is nothing more to read. After either store the
+ * other side's sleep flag is read (control_page.c), so both are seq_cst.
  */
 #ifndef OARI_LINK_SHM_SHM_QUEUE_H
 #define OARI_LINK_SHM_SHM_QUEUE_H
@@ -48,6 +49,7 @@ typedef struct oari_shm_queue_in {
     _Atomic uint64_t *taken;
     uint64_t at;    /* read so far */
     uint64_t shown; /* data is there up to here, as far as is known */
+    uint64_t told;  /* of `taken` */
 } oari_shm_queue_in;
 
 /* Returns how many bytes can be written now; asks the other side only if there
@@ -64,6 +66,18 @@ void oari_shm_queue_put_data(oari_shm_queue_out *out, const void *data,
 
 /* Reads the next header; 0: there is none. */
 int oari_shm_queue_get(oari_shm_queue_in *in, oari_header *h);
+/* Looks so many times for the next header, and copies it without taking it; 0:
+ * there is none. */
+int oari_shm_queue_await(const oari_shm_queue_in *in, int looks,
+                         oari_header *h);
+/* Returns whether all data of a record came with its header. */
+static inline int oari_shm_queue_is_whole(const oari_header *h)
+{
+    return h->bytes <= OARI_SHM_QUEUE_INLINE ||
+           (h->bytes <= OARI_SHM_QUEUE_SHARE && h->status == h->bytes);
+}
+/* Takes a record that is whole, whose header was awaited. */
+void oari_shm_queue_take(oari_shm_queue_in *in, const oari_header *h, void *to);
 /* Returns how many of `wanted` bytes of data are there. */
 size_t oari_shm_queue_ready(oari_shm_queue_in *in, size_t wanted);
 /* Reads data that is there; to == NULL: drops it. last: the record's last. */
@@ -71,5 +85,11 @@ void oari_shm_queue_get_data(oari_shm_queue_in *in, void *to, size_t bytes,
                              int last);
 /* Tells the sender what has been read. */
 void oari_shm_queue_tell(oari_shm_queue_in *in);
+/* Returns whether the sender should be told: a quarter of the queue has been
+ * read since. Until then it has room for more than it can need at once. */
+static inline int oari_shm_queue_tell_due(const oari_shm_queue_in *in)
+{
+    return in->at - in->told >= in->bytes / 4;
+}
 
 #endif

@@ -246,7 +246,10 @@ oar_status shm_find_peers(shm_links *n, const oari_open *with, int one_host,
         status = join_ranks(&j);
     oari_secret_forget(&j.secret);
     oari_free(j.entry);
-    if (status == OAR_OK)
+    if (status == OAR_OK) {
         shm_close_listener(n); /* else when it is known why (open_failure.h) */
+        oari_fork_close(n->control_fd); /* all peers have it mapped */
+        n->control_fd = -1;
+    }
     return status;
 }

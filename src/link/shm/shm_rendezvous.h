@@ -8,7 +8,7 @@
 #include "net/secret.h"
 #include "link/shm/shm.h"
 
-enum { SHM_ENTRY_MAGIC = 0x4f415231, SHM_PROTOCOL = 3 };
+enum { SHM_ENTRY_MAGIC = 0x4f415231, SHM_PROTOCOL = 4 };
 
 /* What a rank publishes in the store. Fixed size, checked field by field. */
 typedef struct shm_entry {

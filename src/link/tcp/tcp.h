@@ -68,6 +68,7 @@ typedef struct tcp_conn {
     unsigned char hello[TCP_HELLO];   /* what the caller's carried */
     int watched;                      /* for room to write */
     int mute;                         /* nothing can be written any more */
+    int idle;                         /* all frames go over another one */
     uint32_t sent, seen;              /* frames */
 
     /* out: bytes first, then the payload, which is not copied */
@@ -100,6 +101,9 @@ typedef struct tcp_peer {
     uint64_t newest, window;         /* of its: seen (tcp_auth.c) */
     tcp_conn *conn[TCP_SOCKETS_MAX]; /* over which I send */
     tcp_conn *theirs;                /* over which it sends; may be the same */
+    tcp_conn *moving;                /* over which it sends next, not read
+                                        until all of theirs is */
+    uint32_t move_at;                /* frames of theirs by then */
     int called;                      /* by me */
     int widened;                     /* its other sockets have been, too */
     int refused;                     /* attempts in a row */

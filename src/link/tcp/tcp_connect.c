@@ -9,8 +9,10 @@
  * message must not wait for a receiver that is busy elsewhere. (TLS has to wait
  * for its handshake; until that is done the connection counts as not made.) So
  * a call is never refused because the other side calls, too: then the pair has
- * two connections, and each side keeps sending over its own. A side that has
- * not sent yet when it is called sends over that one.
+ * two connections. Two that are used in one direction each are slow, since
+ * nothing acknowledges on its way: the higher rank soon moves over to the
+ * other's (tcp_out.c). A side that has not sent yet when it is called sends
+ * over that one.
  *
  * A peer is gone a moment after all of its connections have ended, so that
  * nothing is lost that it had sent over one of them.
@@ -437,6 +439,8 @@ static void end_conn(tcp_mesh *m, tcp_conn *c)
         p->conn[c->slot] = NULL;
     if (p->theirs == c)
         p->theirs = NULL;
+    if (p->moving == c)
+        p->moving = NULL;
 }
 
 void tcp_drop(tcp_mesh *m, int peer)

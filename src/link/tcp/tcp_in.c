@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include "base/status.h"
@@ -63,6 +64,20 @@ static oar_status hear(tcp_mesh *m, const tcp_conn *c)
     return oari_endpoint_hear(&m->peer[c->peer].with, &h);
 }
 
+/* The peer's frames come over this socket from now on: its messages must not
+ * overtake those that it has sent over its own. */
+static oar_status hear_move(tcp_mesh *m, tcp_conn *c)
+{
+    tcp_peer *p = &m->peer[c->peer];
+
+    if (c != p->conn[0] || c == p->theirs || p->moving != NULL ||
+        m->rank > c->peer || c->now.handle > UINT32_MAX)
+        return nonsense(c);
+    p->moving = c;
+    p->move_at = (uint32_t)c->now.handle;
+    return OAR_OK;
+}
+
 static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
 {
     oari_endpoint *e = c->peer >= 0 ? &m->peer[c->peer].with : NULL;
@@ -90,6 +105,7 @@ static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
     case OARI_FRAME_REVOKE:
         oari_endpoint_hear_revoke(e, c->now.handle);
         return OAR_OK;
+    case OARI_FRAME_MOVE: return hear_move(m, c);
     case OARI_FRAME_GOODBYE: m->peer[c->peer].goodbye = 1; return OAR_OK;
     case OARI_FRAME_HELLO:
     case OARI_FRAME_BULLETIN:
@@ -178,6 +194,12 @@ static oar_status read_frame(tcp_mesh *m, tcp_conn *c)
 
 /* ---- bytes --------------------------------------------------------------- */
 
+/* Whether what the peer has sent over its own socket must be read first. */
+static inline int is_held(const tcp_mesh *m, const tcp_conn *c)
+{
+    return c->peer >= 0 && m->peer[c->peer].moving == c;
+}
+
 static oar_status parse(tcp_mesh *m, tcp_conn *c)
 {
     while (c->state != TCP_DEAD) {
@@ -185,7 +207,7 @@ static oar_status parse(tcp_mesh *m, tcp_conn *c)
         size_t part = c->left < ready ? c->left : ready;
 
         if (!c->open) {
-            if (ready < OARI_FRAME_BYTES)
+            if (ready < OARI_FRAME_BYTES || is_held(m, c))
                 return OAR_OK;
             OARI_TRY(read_frame(m, c));
             continue;
@@ -201,6 +223,20 @@ static oar_status parse(tcp_mesh *m, tcp_conn *c)
         end_frame(m, c);
     }
     return OAR_OK;
+}
+
+/* Ends a move when all of the other socket has been read. */
+static oar_status end_move(tcp_mesh *m, tcp_peer *p)
+{
+    tcp_conn *to = p->moving, *from = p->theirs;
+
+    if (from != NULL && (from->open || (int32_t)(from->seen - p->move_at) < 0))
+        return OAR_OK;
+    if (from != NULL)
+        from->idle = 1;
+    p->theirs = to;
+    p->moving = NULL;
+    return parse(m, to);
 }
 
 /* Says where the next bytes go, and in how many pieces. */
@@ -224,11 +260,14 @@ static int aim(tcp_mesh *m, tcp_conn *c, struct iovec piece[2])
     return n;
 }
 
-/* Most sockets are plain: they are read without another call. */
+/* Most sockets are plain, and most reads of one piece: for these recv is the
+ * quickest call. */
 static inline ssize_t read_some(tcp_conn *c, const struct iovec *piece, int n)
 {
-    return c->stream.tls == NULL ? readv(c->fd, piece, n)
-                                 : oari_stream_read(&c->stream, piece, n);
+    if (c->stream.tls != NULL)
+        return oari_stream_read(&c->stream, piece, n);
+    return n == 1 ? recv(c->fd, piece->iov_base, piece->iov_len, MSG_DONTWAIT)
+                  : readv(c->fd, piece, n);
 }
 
 /* Whether TLS has read ahead: the socket does not tell of that. */
@@ -238,9 +277,9 @@ static inline int has_more(const tcp_conn *c)
 }
 
 /* Reads what there is, as far as it is fair to other sockets. */
-oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
+static oar_status read_socket(tcp_mesh *m, tcp_conn *c)
 {
-    for (int i = 0; i < READS && c->state != TCP_DEAD; i++) {
+    for (int i = 0; i < READS && c->state != TCP_DEAD && !is_held(m, c); i++) {
         struct iovec piece[2];
         int n = aim(m, c, piece);
         size_t asked = piece[0].iov_len + (n == 2 ? piece[1].iov_len : 0);
@@ -268,6 +307,14 @@ oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
             return OAR_OK;
     }
     m->again |= has_more(c);
+    return OAR_OK;
+}
+
+oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
+{
+    OARI_TRY(read_socket(m, c));
+    if (c->peer >= 0 && m->peer[c->peer].moving != NULL)
+        return end_move(m, &m->peer[c->peer]);
     return OAR_OK;
 }
 

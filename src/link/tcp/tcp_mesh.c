@@ -192,8 +192,9 @@ static oar_status serve_mesh(tcp_mesh *m)
     if (few || m->again) {
         m->again = 0;
         for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-            OARI_TRY(serve_conn(
-                m, c, EPOLLIN | (c->watched ? (uint32_t)EPOLLOUT : 0u)));
+            if (!c->idle || c->stream.tls != NULL)
+                OARI_TRY(serve_conn(
+                    m, c, EPOLLIN | (c->watched ? (uint32_t)EPOLLOUT : 0u)));
     }
     if (!few) {
         m->set_asked = now;

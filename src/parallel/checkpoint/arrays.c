@@ -30,7 +30,71 @@ static oar_status convert_item(const oari_ckpt_saving *s,
                            *numbers);
 }
 
-oar_status oari_ckpt_find_arrays(oari_ckpt_saving *s)
+/* ---- arrays of a GPU ----------------------------------------------------- */
+
+/* Lists the arrays of the first GPU that an item is on. Returns their bytes. */
+static size_t list_fetched(const oari_ckpt_saving *s, const unsigned char *used,
+                           oari_ckpt_gpu_array *array, oar_device *device)
+{
+    size_t bytes = 0;
+
+    for (int64_t i = 0; i < s->items; i++) {
+        const oari_ckpt_item *item = &s->state->item.data[i];
+        oar_device on = oar_tensor_device(item->tensor);
+
+        if (on.kind == OAR_CPU || (used != NULL && !used[i]))
+            continue;
+        if (device->kind == OAR_CPU)
+            *device = on;
+        if (on.index != device->index)
+            continue;
+        array[i] =
+            (oari_ckpt_gpu_array){ .tensor = item->tensor,
+                                   .dtype = oari_ckpt_saved_dtype(s, item) };
+        bytes += item_bytes(s, item);
+    }
+    return bytes;
+}
+
+/* Without pinned memory for them they are read one by one. */
+static oar_status fetch_arrays(oari_ckpt_saving *s, const unsigned char *used)
+{
+    size_t most = s->c->opts.staging_bytes, bytes;
+    oari_ckpt_gpu_array *array =
+        oari_alloc((size_t)s->items + 1, sizeof *array);
+    oar_device device = { OAR_CPU, 0 };
+
+    if (array == NULL)
+        return OAR_E_NOMEM;
+    bytes = list_fetched(s, used, array, &device);
+    if (device.kind != OAR_CPU && (most == 0 || bytes <= most)) {
+        if (oari_ckpt_gpu_copy_start(&s->c->gpu_copy, device, s->items,
+                                     array) == OAR_OK)
+            s->fetched = 1;
+        else
+            oar_clear_error();
+        for (int64_t i = 0; i < s->items && s->fetched; i++)
+            s->array[i] = array[i].array;
+    }
+    oari_free(array);
+    return OAR_OK;
+}
+
+/* ---- all arrays ---------------------------------------------------------- */
+
+/* Returns whether an item is converted, or copied, in the call. Another thread
+ * does not know the stream that an array of a GPU is written on. */
+static int is_at_once(const oari_ckpt_saving *s, const oari_ckpt_item *item,
+                      int direct)
+{
+    if (s->fetched && s->opts.background)
+        return 1;
+    if (s->opts.lazy)
+        return item->at_once || oar_tensor_device(item->tensor).kind != OAR_CPU;
+    return !direct && !s->opts.background;
+}
+
+oar_status oari_ckpt_find_arrays(oari_ckpt_saving *s, const unsigned char *used)
 {
     s->items = s->state->item.count;
     s->current = -1;
@@ -38,11 +102,14 @@ oar_status oari_ckpt_find_arrays(oari_ckpt_saving *s)
     s->array = oari_alloc((size_t)s->items, sizeof *s->array);
     if (s->copy == NULL || s->array == NULL)
         return OAR_E_NOMEM;
+    OARI_TRY(fetch_arrays(s, used));
     for (int64_t i = 0; i < s->items; i++) {
         const oari_ckpt_item *item = &s->state->item.data[i];
         int direct = is_direct(s, item);
 
-        if (s->opts.lazy ? item->at_once : !direct && !s->opts.background) {
+        if (s->array[i] != NULL)
+            continue;
+        if (is_at_once(s, item, direct) && (used == NULL || used[i])) {
             OARI_TRY(convert_item(s, item, &s->copy[i]));
             s->array[i] = s->copy[i];
         } else if (direct) {

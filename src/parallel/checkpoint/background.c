@@ -146,6 +146,19 @@ void oari_ckpt_background_copy(oari_ckpt_saving *s)
         copy_arrays(s);
 }
 
+/* A failure is found when the files are written. */
+static void await_fetched(oari_ckpt_saving *s)
+{
+    oar_checkpoint *c = s->c;
+
+    (void)oari_ckpt_gpu_copy_wait(&c->gpu_copy);
+    pthread_mutex_lock(&c->lock);
+    s->stats.copy_s = (double)(oari_now_ns() - s->start_ns) * 1e-9;
+    c->copied = 1;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
 /* ---- the thread ---------------------------------------------------------- */
 
 static void run_job(void *arg)
@@ -155,7 +168,9 @@ static void run_job(void *arg)
     oari_ckpt_staging *staging = &s->c->staging;
     oar_status status;
 
-    if (has_to_copy(s) && oari_ckpt_staging_holds_all(staging))
+    if (s->fetched)
+        await_fetched(s);
+    else if (has_to_copy(s) && oari_ckpt_staging_holds_all(staging))
         copy_arrays(s);
     status = oari_ckpt_run_phases(s);
     oari_ckpt_staging_stop(staging); /* the caller may still wait for room */
@@ -171,6 +186,10 @@ oar_status oari_ckpt_background_prepare(oari_ckpt_saving *s)
     if (c->worker == NULL)
         OARI_TRY(oari_worker_create(
             &(oari_worker_opts){ .name = "oar-ckpt-save" }, &c->worker));
+    if (s->fetched) {
+        s->stats.staging_bytes = c->gpu_copy.bytes;
+        return OAR_OK;
+    }
     OARI_TRY(oari_ckpt_staging_begin(&c->staging, &s->images,
                                      c->opts.staging_bytes));
     s->stats.staging_bytes = c->staging.bytes;
@@ -204,8 +223,9 @@ oar_status oari_ckpt_background_group(oar_checkpoint *c)
 void oari_ckpt_background_start(oari_ckpt_saving *s)
 {
     oar_checkpoint *c = s->c;
-    int lazy = s->opts.lazy;
-    int at_once = !lazy && oari_ckpt_staging_holds_all(&c->staging);
+    int lazy = s->opts.lazy && s->staged;
+    int at_once =
+        !lazy && s->staged && oari_ckpt_staging_holds_all(&c->staging);
 
     pthread_mutex_lock(&c->lock);
     c->busy = 1;
@@ -214,11 +234,13 @@ void oari_ckpt_background_start(oari_ckpt_saving *s)
     pthread_mutex_unlock(&c->lock);
     if (lazy)
         oari_ckpt_copy_guard_begin(s->state->guard);
+    if (s->fetched)
+        s->state = NULL; /* nothing looks at it any more */
     if (at_once)
         copy_arrays(s);
     s->job = (oari_job){ .run = run_job, .arg = s };
     (void)oari_worker_post(c->worker, &s->job, 0); /* there is always room */
-    if (!lazy && !at_once)
+    if (s->staged && !lazy && !at_once)
         copy_arrays(s);
     pthread_mutex_lock(&c->lock);
     s->stats.stall_s = (double)(oari_now_ns() - s->start_ns) * 1e-9;

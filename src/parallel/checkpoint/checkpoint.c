@@ -210,6 +210,7 @@ static void end_background(oar_checkpoint *c)
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);
     oari_ckpt_staging_free(&c->staging);
+    oari_ckpt_gpu_copy_free(&c->gpu_copy);
     oar_group_destroy(c->calls);
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/worker.h"
 #include "file/disk.h"
+#include "parallel/checkpoint/gpu_copy.h"
 #include "parallel/checkpoint/file_layout.h"
 #include "parallel/checkpoint/save_staging.h"
 #include "parallel/checkpoint/state/state.h"
@@ -34,7 +35,8 @@ struct oar_checkpoint {
     /* saves in the background */
     oari_worker *worker; /* its thread, or NULL */
     oari_ckpt_staging staging;
-    pthread_mutex_t lock; /* guards the following */
+    oari_ckpt_gpu_copy gpu_copy; /* for arrays of a GPU */
+    pthread_mutex_t lock;        /* guards the following */
     pthread_cond_t changed;
     int busy;                 /* a save is under way in the thread */
     int copied;               /* and what it needs has been copied */

@@ -57,7 +57,9 @@ static oar_status hash_part(oari_ckpt_saving *s, const oari_ckpt_chunk *chunk,
 
 static oar_status hash_replicas(oari_ckpt_saving *s, replicas *r)
 {
-    OARI_TRY(oari_ckpt_find_arrays(s));
+    OARI_TRY(oari_ckpt_find_arrays(s, NULL));
+    if (s->fetched)
+        OARI_TRY(oari_ckpt_gpu_copy_wait(&s->c->gpu_copy));
     OARI_TRY(list_replicas(s->c, r));
     for (int64_t i = 0; i < r->part.count; i++)
         OARI_TRY(hash_part(s, r->part.data[i], r->word[i]));

@@ -213,23 +213,40 @@ static oar_status check_save(const oar_checkpoint *c, const oar_state *state,
     return OAR_OK;
 }
 
+/* Finds the arrays that this rank's files have something of. */
+static oar_status find_used_arrays(oari_ckpt_saving *s)
+{
+    unsigned char *used = oari_alloc((size_t)s->state->item.count + 1, 1);
+    oar_status status;
+
+    if (used == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < s->images.files; i++)
+        for (int64_t k = 0; k < s->images.file[i].is->count; k++)
+            used[s->images.file[i].part[k].item] = 1;
+    status = oari_ckpt_find_arrays(s, used);
+    oari_free(used);
+    return status;
+}
+
 /* Finds the arrays and makes the images of this rank's files. */
 static oar_status prepare_files(oari_ckpt_saving *s)
 {
     oar_checkpoint *c = s->c;
 
     OARI_TRY(oari_ckpt_add_kept(s->state, c->ranks, &s->values));
-    if (s->array == NULL)
-        OARI_TRY(oari_ckpt_find_arrays(s));
     s->images.plan = &c->plan;
     s->images.layout = &c->layout;
     s->images.block_bytes = c->opts.block_bytes;
-    s->images.stream = s->opts.background;
     OARI_TRY(oari_ckpt_images_make(&s->images,
                                    &(oari_ckpt_image_label){ .id = s->id,
                                                              .step = s->step,
                                                              .rank = c->rank },
                                    &s->list));
+    if (s->array == NULL)
+        OARI_TRY(find_used_arrays(s));
+    s->staged = s->opts.background && !s->fetched;
+    s->images.stream = s->staged;
     return s->opts.background ? oari_ckpt_background_prepare(s) : OAR_OK;
 }
 

@@ -23,6 +23,9 @@ struct oari_ckpt_saving {
     void **copy;        /* by item: owned */
     int64_t current;    /* the item that was converted last, or -1, */
     void *converted;    /* and its numbers */
+    int fetched; /* arrays of a GPU are on their way to pinned memory, which
+                    the files are written from */
+    int staged;  /* the files are written from the staging memory */
     /* background.c */
     oari_job job;
     char id[17];
@@ -53,8 +56,12 @@ void oari_ckpt_remove_part(const oari_ckpt_saving *saving);
 
 /* Finds the arrays of the state. Those that are not in host memory, row by row,
  * in the dtype that is saved are converted: at once if the save is not in the
- * background. A lazy save copies at once what changes without an optimizer. */
-oar_status oari_ckpt_find_arrays(oari_ckpt_saving *saving);
+ * background. A lazy save copies at once what changes without an optimizer.
+ * Those of a GPU are fetched into pinned memory, if all have room within the
+ * staging memory that is allowed; then the others are copied at once, too, in
+ * the background. used: by item, which this rank writes; NULL: all. */
+oar_status oari_ckpt_find_arrays(oari_ckpt_saving *saving,
+                                 const unsigned char *used);
 void oari_ckpt_free_arrays(oari_ckpt_saving *saving);
 
 /* Gives the numbers of an item (an oari_ckpt_array_fn). In the background one

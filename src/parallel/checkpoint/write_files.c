@@ -83,7 +83,7 @@ static oar_status write_block(file_writer *w, int64_t number,
     const unsigned char *bytes = buffer;
     int64_t first = s->images.file[b.file].first_block;
 
-    if (s->opts.background)
+    if (s->staged)
         OARI_TRY(oari_ckpt_staging_take(&c->staging, number, &bytes));
     else
         OARI_TRY(oari_ckpt_image_fill(&s->images, number, oari_ckpt_array, s,
@@ -91,7 +91,7 @@ static oar_status write_block(file_writer *w, int64_t number,
     f->written->sum.data[number - first] =
         oari_block_sum(bytes, b.end - b.begin);
     OARI_TRY(write_bytes(c->disk, f, bytes, b.end - b.begin, b.begin));
-    if (s->opts.background)
+    if (s->staged)
         oari_ckpt_staging_written(&c->staging, number);
     oari_ckpt_slow_renew(c, oari_ckpt_slow_limits.block_ms);
     if (!atomic_load(&f->direct))
@@ -109,7 +109,7 @@ static void keep_failure(file_writer *w, oar_status status)
     }
     pthread_mutex_unlock(&w->lock);
     atomic_store(&w->next, w->saving->images.blocks); /* nothing is left */
-    if (w->saving->opts.background)
+    if (w->saving->staged)
         oari_ckpt_staging_stop(&w->saving->c->staging);
 }
 
@@ -125,7 +125,8 @@ static void write_blocks(void *arg)
 
         if (getpriority(PRIO_PROCESS, thread) < BACKGROUND_NICE)
             (void)setpriority(PRIO_PROCESS, thread, BACKGROUND_NICE);
-    } else {
+    }
+    if (!s->staged) {
         buffer = oari_alloc_aligned(ALIGN, s->c->opts.block_bytes);
         status = buffer == NULL ? OAR_E_NOMEM : OAR_OK;
     }
@@ -163,7 +164,7 @@ static oar_status run_threads(file_writer *w)
         if (oari_worker_post(worker, &job[i], 0) != OAR_OK)
             keep_failure(w, oar_last_error()->status);
     }
-    if (background)
+    if (w->saving->staged)
         oari_ckpt_background_copy(w->saving);
     oari_worker_destroy(worker, NULL); /* when all blocks are written */
     return w->status == OAR_OK ? OAR_OK : oari_fail_with(&w->error);
@@ -227,7 +228,8 @@ oar_status oari_ckpt_write_files(oari_ckpt_saving *s)
 {
     oar_checkpoint *c = s->c;
     file_writer w = { .saving = s };
-    oar_status status = OAR_OK;
+    oar_status status =
+        s->fetched ? oari_ckpt_gpu_copy_wait(&c->gpu_copy) : OAR_OK;
     int files = 0;
     int64_t start;
 
@@ -236,7 +238,7 @@ oar_status oari_ckpt_write_files(oari_ckpt_saving *s)
         s->written =
             oari_alloc((size_t)c->layout.file.count, sizeof *s->written);
     w.file = oari_alloc((size_t)s->images.files, sizeof *w.file);
-    if (w.file == NULL || s->written == NULL)
+    if (status == OAR_OK && (w.file == NULL || s->written == NULL))
         status = OAR_E_NOMEM;
     pthread_mutex_init(&w.lock, NULL);
     for (; files < s->images.files && status == OAR_OK; files++) {

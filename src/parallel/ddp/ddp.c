@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <oarsong/device.h>
+#include <oarsong/replay.h>
 #include <oarsong/tape.h>
 
 #include "base/alloc.h"
@@ -16,8 +18,10 @@
 
 enum { NAME = 200 };
 
-static oar_status broadcast_buffers(const oari_ddp *d)
+static oar_status broadcast_buffers(void *arg)
 {
+    const oari_ddp *d = arg;
+
     for (int i = 0; i < oar_module_buffers(d->module); i++) {
         oar_span span;
 
@@ -40,7 +44,8 @@ static oar_tensor *ddp_forward(oar_tape *tape, oar_module *module,
     oar_tensor *y;
 
     oar_tape_record(tape, recorded);
-    if (recorded && wants_broadcast(d) && broadcast_buffers(d) != OAR_OK)
+    if (recorded && wants_broadcast(d) &&
+        oar_replay_cut(broadcast_buffers, d) != OAR_OK)
         return NULL;
     y = oar_forward(tape, oar_module_child(module, 0), x);
     if (y == NULL || !recorded)
@@ -346,6 +351,22 @@ static oar_status count_active(oari_ddp *d, int has_input, int *active)
     return OAR_OK;
 }
 
+/* A replay would not ask again. */
+static oar_status check_not_recorded(const oari_ddp *d)
+{
+    oar_device device = d->reducer->device;
+    int done;
+
+    if (device.kind == OAR_CPU ||
+        oar_stream_query(device, oar_stream_current(device), &done) == OAR_OK)
+        return OAR_OK;
+    return oari_fail(OAR_E_UNSUPPORTED,
+                     "ddp_join: inside of a step that is recorded for a "
+                     "replay: call it before oar_replay_run; or the GPU has "
+                     "failed: %.200s",
+                     oar_last_error_text());
+}
+
 oar_status oar_ddp_join_at(const char *file, int line, oar_module *wrapped,
                            int has_input, int *active)
 {
@@ -359,13 +380,12 @@ oar_status oar_ddp_join_at(const char *file, int line, oar_module *wrapped,
         return oari_fail(OAR_E_ARG, "ddp_join without %s",
                          active == NULL ? "a place for the answer"
                                         : "weighted in the options");
-    if (d->called) { /* a step that was given up: the others must not wait */
-        d->called = 0;
-        OARI_TRY(oari_syncbn_dismiss(d->module));
-    }
+    OARI_TRY(check_not_recorded(d));
+    OARI_TRY(oari_ddp_dismiss(d)); /* of a step that was given up */
     OARI_TRY(count_active(d, has_input, &count));
+    d->reducer->asks_flags = 1; /* of ranks that replay the pass, too */
     if (has_input && count < oar_group_size(d->group))
-        d->called = oari_syncbn_announce_all(d->module);
+        d->called = d->reducer->holds = oari_syncbn_announce_all(d->module);
     if (!has_input && count > 0 && wants_broadcast(d))
         OARI_TRY(broadcast_buffers(d));
     if (!has_input && count > 0)

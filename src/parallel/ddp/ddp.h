@@ -87,6 +87,10 @@ void oari_ddp_begin(oari_ddp *d, const oar_tape *tape);
 /* Ends that backward: reduces the gradients; arg is the oari_ddp. */
 oar_status oari_ddp_finish(void *arg);
 
+/* Ends the announcements of batch norms, if there are any; arg is the oari_ddp.
+ */
+oar_status oari_ddp_dismiss(void *arg);
+
 /* Begins to reduce what passes without communication have added up, and waits
  * for it. All ranks, outside oar_ddp_no_sync_begin and end; nothing runs
  * through the module in between. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <oarsong/device.h>
+#include <oarsong/replay.h>
 
 #include "base/alloc.h"
 #include "base/log.h"
@@ -263,6 +264,16 @@ static oar_status end_pass(oari_ddp *d)
     return check_frozen(d);
 }
 
+oar_status oari_ddp_dismiss(void *arg)
+{
+    oari_ddp *d = arg;
+
+    if (!d->called)
+        return OAR_OK;
+    d->called = d->reducer->holds = 0;
+    return oari_syncbn_dismiss(d->module);
+}
+
 oar_status oari_ddp_finish(void *arg)
 {
     oari_ddp *d = arg;
@@ -270,10 +281,8 @@ oar_status oari_ddp_finish(void *arg)
     d->open -= d->open > 0;
     d->tape = NULL;
     d->own = 1;
-    if (d->called) {
-        d->called = 0;
-        OARI_TRY(oari_syncbn_dismiss(d->module));
-    }
+    if (oari_syncbn_is_in(d->module)) /* a replay may have to */
+        OARI_TRY(oar_replay_cut(oari_ddp_dismiss, d));
     return end_pass(d);
 }
 

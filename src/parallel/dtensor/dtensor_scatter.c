@@ -18,9 +18,11 @@ static oar_status scatter_parts(const oar_tensor *whole, const oar_spec *spec,
     int has = spec->mesh->rank == root;
     oari_part all = { .box = oari_box_whole(spec->shape) }, part;
     oar_span in = oar_span_of(NULL, 0, oar_tensor_dtype(out)), to;
+    oar_span root_has = in;
     size_t element = oar_dtype_size(in.dtype), sum = 0, *counts = NULL;
     char *data = NULL;
     oar_status status = oar_tensor_span(out, &to);
+    oari_place from = { 0 };
 
     all.count = oari_box_count(&all.box);
     for (int r = 0; r < grid->ranks && has; r++) {
@@ -33,14 +35,18 @@ static oar_status scatter_parts(const oar_tensor *whole, const oar_spec *spec,
         if (counts == NULL || data == NULL)
             status = OAR_E_NOMEM;
         in.data = data;
+        status =
+            status == OAR_OK ? oar_tensor_const_span(whole, &root_has) : status;
+        from = oari_place_of(whole, &root_has);
     }
     status = oari_agree_on_status(oar_mesh_group(spec->mesh, -1), status,
                                   "dtensor_scatter");
     for (int r = 0; r < grid->ranks && has && status == OAR_OK; r++) {
         oari_cuts_part(grid, spec->shape, &spec->layout, r, &part);
         counts[r] = (size_t)part.count;
-        oari_copy_common(&all, &part, element, oar_tensor_const_data(whole), 0,
-                         data + in.count * element, 0);
+        status = oari_copy_common(
+            &all, &part, element, &from,
+            &(oari_place){ .data = data + in.count * element });
         in.count += counts[r];
     }
     if (status == OAR_OK)

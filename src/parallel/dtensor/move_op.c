@@ -27,8 +27,6 @@ oar_status oari_check_local(const oar_tensor *local, const oar_spec *spec,
 
     if (spec == NULL)
         return oari_fail(OAR_E_ARG, "%s without a spec", call);
-    if (oar_tensor_device(local).kind != OAR_CPU)
-        return oari_fail(OAR_E_DEVICE, "%s: DTensors are on the cpu", call);
     if (!oari_same_shape(shape, spec->local))
         return oari_fail(
             OAR_E_SHAPE, "%s: the local tensor is %s, but rank %d has %s of %s",
@@ -126,9 +124,10 @@ static oar_status move_back(void *arg, int i, const oar_tensor *grad,
 
     if (!add)
         return move_grad(arg, grad, to);
-    made = oar_empty(NULL, oar_tensor_dtype(to), oar_tensor_shape(to));
+    made = oar_empty_on(NULL, oar_tensor_device(to), oar_tensor_dtype(to),
+                        oar_tensor_shape(to));
     if (made == NULL)
-        return OAR_E_NOMEM;
+        return oar_last_error()->status;
     status = move_grad(arg, grad, made);
     if (status == OAR_OK)
         sum = oar_add(NULL, to, made);
@@ -167,7 +166,8 @@ static oar_tensor *contiguous(oar_tensor *local)
 
     if (oar_tensor_is_contiguous(local))
         return oar_tensor_retain(local);
-    copy = oar_empty(NULL, oar_tensor_dtype(local), oar_tensor_shape(local));
+    copy = oar_empty_on(NULL, oar_tensor_device(local), oar_tensor_dtype(local),
+                        oar_tensor_shape(local));
     if (copy != NULL && oar_tensor_copy(copy, local) != OAR_OK) {
         oar_tensor_release(copy);
         return NULL;
@@ -180,7 +180,8 @@ oar_tensor *oari_move_tensor(oar_tape *tape, oar_tensor *local,
                              int implicit)
 {
     oar_tensor *in = contiguous(local);
-    oar_tensor *out = oar_empty(tape, oar_tensor_dtype(local), path->to->local);
+    oar_tensor *out = oar_empty_on(tape, oar_tensor_device(local),
+                                   oar_tensor_dtype(local), path->to->local);
     moved *m = moved_make(path->from, path->to, grad);
 
     if (in == NULL || out == NULL || m == NULL ||

@@ -7,42 +7,10 @@
 #include "parallel/dtensor/move_run.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
-
-/* ---- copies -------------------------------------------------------------- */
-
-int64_t oari_copy_common(const oari_part *from, const oari_part *to,
-                         size_t element, const void *from_data, int from_packed,
-                         void *to_data, int to_packed)
-{
-    oari_box a[OARI_FLAT_BOXES], b[OARI_FLAT_BOXES], both;
-    int boxes_a = oari_part_boxes(from, a), boxes_b = oari_part_boxes(to, b);
-    int64_t count = 0, at_a = 0;
-
-    for (int i = 0; i < boxes_a; i++) {
-        int64_t at_b = 0;
-
-        for (int k = 0; k < boxes_b; k++) {
-            if (oari_box_meet(&a[i], &b[k], &both)) {
-                size_t from_at = (size_t)(from_packed ? count : at_a);
-                size_t to_at = (size_t)(to_packed ? count : at_b);
-
-                if (to_data != NULL)
-                    oari_box_copy(&both, from_packed ? &both : &a[i],
-                                  to_packed ? &both : &b[k], element,
-                                  (const char *)from_data + from_at * element,
-                                  (char *)to_data + to_at * element);
-                count += oari_box_count(&both);
-            }
-            at_b += oari_box_count(&b[k]);
-        }
-        at_a += oari_box_count(&a[i]);
-    }
-    return count;
-}
+#include "parallel/reducer/stream_call.h"
 
 /* ---- one step ------------------------------------------------------------ */
 
@@ -58,6 +26,7 @@ typedef struct running {
     oar_call_opts opts;
     oari_part had, has; /* this rank's */
     oar_span in, out;
+    oari_place from, to; /* the same */
 } running;
 
 static void part_before(const running *r, int rank, oari_part *part)
@@ -101,57 +70,76 @@ static oar_status run_fill(const running *r, oar_tensor *out)
     if (splits || !keeps)
         OARI_TRY(oar_tensor_fill(out, cut->op == OAR_REDUCE_OP_PROD));
     if (keeps)
-        oari_copy_common(&r->had, &r->has, r->element, r->in.data, 0,
-                         r->out.data, 0);
+        return oari_copy_common(&r->had, &r->has, r->element, &r->from, &r->to);
     return OAR_OK;
 }
 
-/* Memory for all parts along the step's dim, and their counts. */
+/* Memory for all parts along the step's dim, where the tensors are, and their
+ * counts. */
 typedef struct staging {
     size_t *counts;
-    char *data;
+    oari_place at;
+    oar_span span;
 } staging;
 
 static void staging_free(staging *s)
 {
     oari_free(s->counts);
-    oari_free(s->data);
+    if (s->at.tensor == NULL)
+        oari_free(s->at.data);
+    oar_tensor_release(s->at.tensor); /* behind what is on the stream */
 }
 
-static oar_status staging_make(staging *s, int counts, int64_t elements,
-                               size_t element)
+/* elements 0: only counts. */
+static oar_status staging_make(const running *r, staging *s, int counts,
+                               int64_t elements)
 {
     s->counts = oari_alloc((size_t)counts, sizeof *s->counts);
-    s->data = oari_alloc_aligned(64, (size_t)elements * element + 1);
-    return s->counts != NULL && s->data != NULL ? OAR_OK : OAR_E_NOMEM;
+    if (s->counts == NULL)
+        return OAR_E_NOMEM;
+    s->span = r->out; /* which may be written */
+    s->span.count = (size_t)elements;
+    if (r->in.device.kind == OAR_CPU) {
+        s->at.data = oari_alloc_aligned(64, (size_t)elements * r->element + 1);
+        s->span.data = s->at.data;
+        return s->at.data != NULL ? OAR_OK : OAR_E_NOMEM;
+    }
+    if (elements == 0)
+        return OAR_OK;
+    s->at.tensor =
+        oar_empty_on(NULL, r->in.device, r->in.dtype, OAR_SHAPE(elements));
+    if (s->at.tensor == NULL)
+        return oar_last_error()->status;
+    return oar_tensor_span(s->at.tensor, &s->span);
 }
 
 static oar_status run_gather(const running *r)
 {
     int n = r->grid->size[r->mesh_dim];
     int direct = in_one_piece(&r->before->on[r->mesh_dim], &r->has.box);
-    oar_span all = r->out;
     staging s = { 0 };
-    char *at;
-    oar_status status =
-        staging_make(&s, n, direct ? 0 : r->has.count, r->element);
+    oari_place at;
+    oar_status status = staging_make(r, &s, n, direct ? 0 : r->has.count);
 
     for (int i = 0; i < n && status == OAR_OK; i++) {
         oari_part part;
         part_before(r, rank_in_group(r, i), &part);
         s.counts[i] = (size_t)part.count;
     }
-    if (!direct)
-        all.data = s.data;
     if (status == OAR_OK)
-        status =
-            oar_all_gather_v(r->group, r->in, all, s.counts, &r->opts, NULL);
-    at = s.data;
+        status = oari_stream_call_run(
+            &(oari_stream_call){ .kind = OARI_CALL_ALL_GATHER,
+                                 .group = r->group,
+                                 .in = r->in,
+                                 .out = direct ? r->out : s.span,
+                                 .out_counts = s.counts,
+                                 .opts = r->opts });
+    at = s.at;
     for (int i = 0; i < n && status == OAR_OK && !direct; i++) {
         oari_part part;
         part_before(r, rank_in_group(r, i), &part);
-        oari_copy_common(&part, &r->has, r->element, at, 0, r->out.data, 0);
-        at += s.counts[i] * r->element;
+        status = oari_copy_common(&part, &r->has, r->element, &at, &r->to);
+        oari_place_skip(&at, part.count, r->element);
     }
     staging_free(&s);
     return status;
@@ -162,27 +150,30 @@ static oar_status run_reduce_scatter(const running *r)
     const oari_cut *op = &r->before->on[r->mesh_dim];
     int n = r->grid->size[r->mesh_dim];
     int direct = in_one_piece(&r->after->on[r->mesh_dim], &r->had.box);
-    oar_span all = r->in;
     staging s = { 0 };
-    char *at;
-    oar_status status =
-        staging_make(&s, n, direct ? 0 : r->had.count, r->element);
+    oari_place at;
+    oar_status status = staging_make(r, &s, n, direct ? 0 : r->had.count);
 
-    at = s.data;
+    at = s.at;
     for (int i = 0; i < n && status == OAR_OK; i++) {
         oari_part part;
 
         part_after(r, rank_in_group(r, i), &part);
         s.counts[i] = (size_t)part.count;
-        if (!direct)
-            oari_copy_common(&r->had, &part, r->element, r->in.data, 0, at, 0);
-        at += direct ? 0 : s.counts[i] * r->element;
+        if (direct)
+            continue;
+        status = oari_copy_common(&r->had, &part, r->element, &r->from, &at);
+        oari_place_skip(&at, part.count, r->element);
     }
-    if (!direct)
-        all.data = s.data;
     if (status == OAR_OK)
-        status = oar_reduce_scatter_v(r->group, all, s.counts, r->out,
-                                      OAR_REDUCE_OP(op->op, 0), &r->opts, NULL);
+        status = oari_stream_call_run(
+            &(oari_stream_call){ .kind = OARI_CALL_REDUCE_SCATTER,
+                                 .group = r->group,
+                                 .in = direct ? r->in : s.span,
+                                 .in_counts = s.counts,
+                                 .out = r->out,
+                                 .op = OAR_REDUCE_OP(op->op, 0),
+                                 .opts = r->opts });
     staging_free(&s);
     return status;
 }
@@ -200,10 +191,12 @@ static int reaches(const running *r, unsigned along, int other)
 }
 
 /* Packs what every other rank needs of this one, and counts what it sends. */
-static void pack_pieces(const running *r, unsigned along, int ranks, staging *s)
+static oar_status pack_pieces(const running *r, unsigned along, int ranks,
+                              staging *s)
 {
-    char *at = s->data;
+    oari_place at = s->at;
 
+    at.packed = 1;
     for (int i = 0; i < ranks; i++) {
         int other = rank_in_group(r, i);
         oari_part part;
@@ -211,18 +204,22 @@ static void pack_pieces(const running *r, unsigned along, int ranks, staging *s)
         if (!reaches(r, along, other))
             continue;
         part_after(r, other, &part);
-        s->counts[i] = (size_t)oari_copy_common(&r->had, &part, r->element,
-                                                r->in.data, 0, at, 1);
-        at += s->counts[i] * r->element;
+        s->counts[i] = (size_t)oari_part_common(&r->had, &part);
+        if (s->counts[i] > 0)
+            OARI_TRY(
+                oari_copy_common(&r->had, &part, r->element, &r->from, &at));
+        oari_place_skip(&at, (int64_t)s->counts[i], r->element);
     }
+    return OAR_OK;
 }
 
 /* Counts what this rank gets, or with `unpack` puts it in its place. */
-static void take_pieces(const running *r, unsigned along, int ranks, staging *s,
-                        int unpack)
+static oar_status take_pieces(const running *r, unsigned along, int ranks,
+                              staging *s, int unpack)
 {
-    const char *at = s->data;
+    oari_place at = s->at;
 
+    at.packed = 1;
     for (int i = 0; i < ranks; i++) {
         int other = rank_in_group(r, i);
         oari_part part;
@@ -230,10 +227,12 @@ static void take_pieces(const running *r, unsigned along, int ranks, staging *s,
         if (!reaches(r, along, other))
             continue;
         part_before(r, other, &part);
-        s->counts[i] = (size_t)oari_copy_common(
-            &part, &r->has, r->element, at, 1, unpack ? r->out.data : NULL, 0);
-        at += s->counts[i] * r->element;
+        s->counts[i] = (size_t)oari_part_common(&part, &r->has);
+        if (unpack && s->counts[i] > 0)
+            OARI_TRY(oari_copy_common(&part, &r->has, r->element, &at, &r->to));
+        oari_place_skip(&at, (int64_t)s->counts[i], r->element);
     }
+    return OAR_OK;
 }
 
 static size_t total(const size_t *counts, int ranks)
@@ -268,27 +267,31 @@ static oar_status run_exchange(const running *r)
     unsigned along = oari_cuts_moved_dims(r->before, r->after, r->grid->dims);
     int n = oar_group_size(r->group);
     staging send = { 0 }, take = { 0 };
-    oar_span in = r->in, out = r->out;
-    oar_status status =
-        staging_make(&send, n, count_sent(r, along, n), r->element);
+    oar_status status = staging_make(r, &send, n, count_sent(r, along, n));
 
     if (status == OAR_OK)
-        status = staging_make(&take, n, r->has.count, r->element);
+        status = staging_make(r, &take, n, r->has.count);
+    if (status == OAR_OK)
+        status = pack_pieces(r, along, n, &send);
+    if (status == OAR_OK)
+        status = take_pieces(r, along, n, &take, 0);
     if (status == OAR_OK) {
-        pack_pieces(r, along, n, &send);
-        take_pieces(r, along, n, &take, 0);
-        in.data = send.data;
-        in.count = total(send.counts, n);
-        out.data = take.data;
-        out.count = total(take.counts, n);
-        status = oar_all_to_all_v(r->group, in, send.counts, out, take.counts,
-                                  &r->opts, NULL);
+        send.span.count = total(send.counts, n);
+        take.span.count = total(take.counts, n);
+        status = oari_stream_call_run(
+            &(oari_stream_call){ .kind = OARI_CALL_ALL_TO_ALL,
+                                 .group = r->group,
+                                 .in = send.span,
+                                 .in_counts = send.counts,
+                                 .out = take.span,
+                                 .out_counts = take.counts,
+                                 .opts = r->opts });
     }
-    if (status == OAR_OK) {
-        take_pieces(r, along, n, &take, 1);
-        oari_copy_common(&r->had, &r->has, r->element, r->in.data, 0,
-                         r->out.data, 0);
-    }
+    if (status == OAR_OK)
+        status = take_pieces(r, along, n, &take, 1);
+    if (status == OAR_OK)
+        status =
+            oari_copy_common(&r->had, &r->has, r->element, &r->from, &r->to);
     staging_free(&send);
     staging_free(&take);
     return status;
@@ -308,11 +311,11 @@ static oar_status run_step(running *r, const oari_move_step *step,
     part_after(r, r->rank, &r->has);
     OARI_TRY(oar_tensor_const_span(in, &r->in));
     OARI_TRY(oar_tensor_span(out, &r->out));
+    r->from = oari_place_of(in, &r->in);
+    r->to = oari_place_of(out, &r->out);
     switch (step->kind) {
     case OARI_MOVE_CUT:
-        oari_copy_common(&r->had, &r->has, r->element, r->in.data, 0,
-                         r->out.data, 0);
-        return OAR_OK;
+        return oari_copy_common(&r->had, &r->has, r->element, &r->from, &r->to);
     case OARI_MOVE_FILL: return run_fill(r, out);
     case OARI_MOVE_GATHER: return run_gather(r);
     case OARI_MOVE_REDUCE_SCATTER: return run_reduce_scatter(r);
@@ -320,8 +323,13 @@ static oar_status run_step(running *r, const oari_move_step *step,
     case OARI_MOVE_REDUCE: break;
     }
     cut = &r->before->on[step->mesh_dim];
-    return oar_all_reduce_into(r->group, r->in, r->out,
-                               OAR_REDUCE_OP(cut->op, 0), &r->opts, NULL);
+    return oari_stream_call_run(
+        &(oari_stream_call){ .kind = OARI_CALL_ALL_REDUCE,
+                             .group = r->group,
+                             .in = r->in,
+                             .out = r->out,
+                             .op = OAR_REDUCE_OP(cut->op, 0),
+                             .opts = r->opts });
 }
 
 oar_status oari_move_compare(oari_move_path *path)
@@ -356,7 +364,8 @@ static oar_tensor *make_between(const running *r, const oari_move_step *step,
     oari_part part;
 
     oari_cuts_part(r->grid, r->shape, &step->after, r->rank, &part);
-    return oar_empty(NULL, oar_tensor_dtype(in), oari_part_shape(&part));
+    return oar_empty_on(NULL, oar_tensor_device(in), oar_tensor_dtype(in),
+                        oari_part_shape(&part));
 }
 
 oar_status oari_move_run(oari_move_path *path, const oar_tensor *in,

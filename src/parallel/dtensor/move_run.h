@@ -7,12 +7,27 @@
 
 #include "parallel/dtensor/move_plan.h"
 
-/* Copies the elements that two parts have in common from the memory of one to
- * that of the other. packed: that side has only these elements, one piece
- * behind the other. Returns how many there are; with to NULL it only counts. */
-int64_t oari_copy_common(const oari_part *from, const oari_part *to,
-                         size_t element, const void *from_data, int from_packed,
-                         void *to_data, int to_packed);
+/* Where a part's elements lie, row by row: in memory of the host, from `data`
+ * on; or in a contiguous tensor on a GPU, from element `first` on. packed: only
+ * the elements that are copied are there, one box behind the other. */
+typedef struct oari_place {
+    char *data;
+    oar_tensor *tensor; /* borrowed; NULL: the host's */
+    int64_t first;
+    int packed;
+} oari_place;
+
+/* Returns the place of a contiguous tensor, of which this is the span. */
+oari_place oari_place_of(const oar_tensor *tensor, const oar_span *span);
+/* Moves a place on by elements of that size. */
+void oari_place_skip(oari_place *place, int64_t elements, size_t element);
+
+/* Copies the elements that two parts have in common from one place to the
+ * other; on a GPU in the order of the current stream. Both places are on one
+ * device. */
+oar_status oari_copy_common(const oari_part *from, const oari_part *to,
+                            size_t element, const oari_place *from_at,
+                            const oari_place *to_at);
 
 /* Checks that the mesh of a spec can move data now. call is for messages. */
 oar_status oari_move_ready(const oar_spec *spec, const char *call);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <oarsong/device.h>
 #include <oarsong/ops.h>
 
 #include "base/alloc.h"
@@ -30,6 +31,13 @@ static oar_tensor *fsdp_forward(oar_tape *tape, oar_module *module,
     oari_fsdp *d = oar_module_self(module);
     oar_tensor *y;
 
+    if (oari_shards_are_recorded(d->shards)) {
+        oari_fail(OAR_E_UNSUPPORTED,
+                  "a step of a module that FSDP wraps cannot be replayed: the "
+                  "memory of units and the collectives between them are not "
+                  "the same in every step");
+        return NULL;
+    }
     if (d->opts.mixed)
         x = cast_float(tape, x, d->opts.param_dtype);
     y = oar_forward(tape, oar_module_child(module, 0), x);
@@ -118,6 +126,8 @@ static oar_status check_param(const oari_fsdp *d, int index)
 {
     const oari_fsdp_param *p = &d->param[index];
     oar_dtype dtype = oar_tensor_dtype(p->tensor);
+    oar_device device = oar_tensor_device(p->tensor);
+    oar_device first = oar_tensor_device(d->param[0].tensor);
 
     if (d->opts.mixed && dtype != OAR_F32 && dtype != OAR_F64)
         return oari_fail(OAR_E_DTYPE,
@@ -125,9 +135,12 @@ static oar_status check_param(const oari_fsdp *d, int index)
                          "precision the model must be f32 or f64, for the "
                          "master weights",
                          p->name, oar_dtype_name(dtype));
-    if (oar_tensor_device(p->tensor).kind != OAR_CPU)
+    if (memcmp(&device, &first, sizeof device) != 0)
         return oari_fail(OAR_E_DEVICE,
-                         "fsdp_wrap: parameter \"%s\" is on a GPU", p->name);
+                         "fsdp_wrap: parameter \"%s\" is on %s, parameter "
+                         "\"%s\" on %s: all must be on one device",
+                         d->param[0].name, oar_device_text(first).text, p->name,
+                         oar_device_text(device).text);
     if (oar_tensor_is_lazy(p->tensor))
         return OAR_OK;
     if (!oar_tensor_is_contiguous(p->tensor))
@@ -168,10 +181,11 @@ static oar_status agree_on_options(const oari_fsdp *d,
     snprintf(text, sizeof text,
              "stage %d, hold %d, keep %d, prefetch %d, weighted %d, canonical "
              "%d, "
-             "no_scatter %d, replicas %d, units %d, mixed %d: %s, %s, %s",
+             "no_scatter %d, replicas %d, units %d, host_state %d, mixed %d: "
+             "%s, %s, %s",
              (int)o->stage, (int)o->hold, (int)o->keep, o->prefetch,
              o->weighted != 0, o->canonical != 0, o->no_scatter != 0,
-             o->replicas != NULL, d->units, o->mixed != 0,
+             o->replicas != NULL, d->units, o->host_state != 0, o->mixed != 0,
              oar_dtype_name(o->param_dtype), oar_dtype_name(o->reduce_dtype),
              oar_dtype_name(o->output_dtype));
     return oari_agree_on_model(wrapped, text, d->group);
@@ -202,11 +216,14 @@ static oar_span span_of_param(const oari_fsdp_param *p, const oar_shards *old)
 {
     size_t count = (size_t)oar_tensor_count(p->tensor);
     const void *data = NULL;
+    oar_span span;
 
     if (old == NULL) {
         if (!oar_tensor_is_lazy(p->tensor))
             data = oar_tensor_const_data(p->tensor);
-        return oar_span_of_const(data, count, oar_tensor_dtype(p->tensor));
+        span = oar_span_of_const(data, count, oar_tensor_dtype(p->tensor));
+        span.device = oar_tensor_device(p->tensor);
+        return span;
     }
     if (!old->apart)
         data = oar_shards_array(old, p->array).data;
@@ -257,9 +274,7 @@ static oar_status make_lazy_shards(oari_fsdp *d)
         OARI_TRY(oar_shards_shard(d->shards, i, &shard));
         param = d->param[shard.array].tensor;
         if (oar_tensor_is_lazy(param))
-            OARI_TRY(oar_tensor_make_range(param, (int64_t)shard.first,
-                                           (int64_t)shard.count,
-                                           shard.data.dtype, shard.data.data));
+            OARI_TRY(oari_fsdp_make_shard(param, &shard));
     }
     return any ? oar_shards_publish(d->shards) : OAR_OK;
 }
@@ -282,6 +297,7 @@ oar_status oari_fsdp_make_shards(const oari_fsdp *d, oar_group *group,
     o.weighted = d->opts.weighted;
     o.canonical = d->opts.canonical;
     o.no_scatter = d->opts.no_scatter || lazy || old != NULL;
+    o.host_state = d->opts.host_state;
     o.mixed = d->opts.mixed;
     o.whole_dtype = d->opts.param_dtype;
     o.reduce_dtype = d->opts.reduce_dtype;
@@ -301,14 +317,18 @@ static oar_status make_flat(oari_fsdp *d, int f, const char *absent)
     const oari_flat *flat = &d->shards->flat[f];
     size_t bytes = flat->count * oar_dtype_size(flat->whole_dtype);
 
-    OARI_TRY(oar_storage_create_detached(bytes, 0, &d->flat[f]));
+    OARI_TRY(
+        oar_storage_create_detached_on(d->shards->device, bytes, &d->flat[f]));
     oar_storage_explain_absence(d->flat[f], absent);
     if (d->shards->resident)
         OARI_TRY(oar_storage_attach_read_only(
             d->flat[f], oari_shards_whole(d->shards, flat), NULL, NULL));
     if (flat->frozen)
         return OAR_OK;
-    return oar_storage_create_detached(bytes, 1, &d->grads[f]);
+    return oari_shards_on_gpu(d->shards)
+               ? oar_storage_create_detached_on(d->shards->device, bytes,
+                                                &d->grads[f])
+               : oar_storage_create_detached(bytes, 1, &d->grads[f]);
 }
 
 static oar_status move_param(oari_fsdp *d, const oari_fsdp_param *p)

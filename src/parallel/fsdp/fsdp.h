@@ -93,6 +93,9 @@ oar_status oari_fsdp_list_clipped(const oar_shards *shards,
 
 /* ---- fsdp_state.c -------------------------------------------------------- */
 
+/* Writes this rank's shard of a lazy parameter. */
+oar_status oari_fsdp_make_shard(const oar_tensor *lazy, const oar_shard *shard);
+
 /* Gives this rank's shard of an array; its count is 0 if it has none. */
 oar_status oari_fsdp_shard_of(const oari_fsdp *d, int array, oar_shard *shard);
 

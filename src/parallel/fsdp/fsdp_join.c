@@ -16,6 +16,7 @@
 #include "base/call_site.h"
 #include "base/status.h"
 #include "parallel/fsdp/fsdp.h"
+#include "parallel/reducer/reducer.h"
 #include "parallel/syncbn/syncbn.h"
 
 enum { JOIN_TAG = 1 };
@@ -57,7 +58,7 @@ static oar_status write_zeros(oari_fsdp *d, int unit)
         grad = oar_shards_grad(s, a);
         if (grad.data == NULL)
             return oar_last_error()->status;
-        memset(grad.data, 0, grad.count * oar_dtype_size(grad.dtype));
+        OARI_TRY(oari_span_clear(&grad));
         OARI_TRY(oar_shards_ready(s, a));
     }
     return OAR_OK;

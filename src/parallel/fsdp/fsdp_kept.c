@@ -391,6 +391,11 @@ static oar_status check_keep(const oari_fsdp *d, oar_optim *optim)
                          "fsdp_keep_state: the state of %s "
                          "optimizer is kept already",
                          d->kept->optim == optim ? "this" : "another");
+    if (oari_shards_on_gpu(d->shards))
+        return oari_fail(
+            OAR_E_DEVICE,
+            "fsdp_keep_state: the module is on a GPU, whose memory "
+            "goes with the process that has it");
     if (oar_shards_hold(d->shards) != OAR_HOLD_MAPPED)
         return oari_fail(OAR_E_UNSUPPORTED,
                          "fsdp_keep_state: parameters are not mapped "

@@ -30,6 +30,11 @@ static oar_status check_arguments(const oari_fsdp *d, const oar_group *group,
                          d == NULL       ? "of a module that FSDP does not wrap"
                          : group == NULL ? "without a group"
                                          : "without an optimizer");
+    if (oari_shards_on_gpu(d->shards))
+        return oari_fail(OAR_E_DEVICE,
+                         "fsdp_regroup: the module is on a GPU, whose memory "
+                         "goes with the process that has it: load a "
+                         "checkpoint");
     if (d->kept == NULL)
         return oari_fail(OAR_E_DATA,
                          "fsdp_regroup: the shards of a rank that is lost, and "

@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include <oarsong/ops.h>
+
 #include "base/alloc.h"
 #include "base/call_site.h"
 #include "base/dtype.h"
@@ -87,6 +89,30 @@ static oar_status find_param(const oar_module *wrapped, const char *what,
     return OAR_OK;
 }
 
+/* The same on a GPU: there first, then to the host. */
+static oar_status read_gpu_shards(oar_shards *s, int array, oar_dtype dtype,
+                                  void *data)
+{
+    oar_dtype from = s->flat[s->array[array].flat].dtype;
+    oar_tensor *whole = oar_empty_on(
+        NULL, s->device, from, OAR_SHAPE((int64_t)s->array[array].count + 1));
+    oar_tensor *numbers;
+    oar_status status;
+
+    if (whole == NULL)
+        return oari_shards_break(s); /* the others wait for this rank */
+    status = oari_shards_gather_array(s, array, oar_tensor_data(whole));
+    if (status == OAR_OK && data != NULL && s->array[array].count > 0) {
+        numbers = oar_view_of(NULL, oar_tensor_storage(whole), 0, from,
+                              OAR_SHAPE((int64_t)s->array[array].count));
+        status = numbers != NULL ? oar_tensor_read(numbers, dtype, data)
+                                 : oar_last_error()->status;
+        oar_tensor_release(numbers);
+    }
+    oar_tensor_release(whole);
+    return status;
+}
+
 /* Gathers the shards of one parameter, on all ranks, and converts them. */
 static oar_status read_shards(oari_fsdp *d, int array, oar_dtype dtype,
                               void *data)
@@ -98,6 +124,8 @@ static oar_status read_shards(oari_fsdp *d, int array, oar_dtype dtype,
     void *own = NULL;
     oar_status status;
 
+    if (s->shard_device.kind == OAR_CUDA)
+        return read_gpu_shards(s, array, dtype, data);
     if (whole == NULL)
         whole = own = oari_alloc(count + 1, oar_dtype_size(from));
     if (whole == NULL)
@@ -139,7 +167,9 @@ static oar_status begin_write(oari_fsdp *d, const char *what)
         if (s->unit[u].users > 0)
             return oari_fail(OAR_E_STATE, "%s while %s is whole: reshard first",
                              what, oari_shards_unit_name(s, u).text);
-    if (s->resident && s->local != NULL)
+    if (oari_shards_on_gpu(s) && s->local != NULL)
+        OARI_TRY(oari_gpu_fence(d->shards));
+    else if (s->resident && s->local != NULL)
         OARI_TRY(oar_barrier(d->group, OAR_OPTS(oar_call_opts, .label = what),
                              NULL));
     oari_fsdp_changed(d);
@@ -248,6 +278,45 @@ static oar_status check_names(const oar_module *into, const oar_module *from,
     return OAR_OK;
 }
 
+oar_status oari_fsdp_make_shard(const oar_tensor *lazy, const oar_shard *shard)
+{
+    int64_t first = (int64_t)shard->first, count = (int64_t)shard->count;
+    oar_dtype dtype = shard->data.dtype;
+    oar_status status;
+    void *room;
+
+    if (shard->data.device.kind == OAR_CPU) {
+        OARI_TRY(
+            oar_tensor_make_range(lazy, first, count, dtype, shard->data.data));
+        return oar_tensor_touch(shard->tensor);
+    }
+    room = oari_alloc(shard->count + 1, oar_dtype_size(dtype));
+    if (room == NULL)
+        return OAR_E_NOMEM;
+    status = oar_tensor_make_range(lazy, first, count, dtype, room);
+    if (status == OAR_OK)
+        status = oar_tensor_write(shard->tensor, dtype, room);
+    oari_free(room);
+    return status;
+}
+
+/* Writes this rank's part of a parameter that is on a GPU. */
+static oar_status load_from_gpu(const oar_shard *shard, const oar_tensor *from)
+{
+    int64_t first = (int64_t)shard->first, count = (int64_t)shard->count;
+    oar_tensor *whole, *row, *part;
+    oar_status status;
+
+    memcpy(&whole, &from, sizeof whole); /* operations take any tensor */
+    row = oar_reshape(NULL, whole, OAR_SHAPE(oar_tensor_count(from)));
+    part = row != NULL ? oar_narrow(NULL, row, 0, first, count) : NULL;
+    status = part != NULL ? oar_tensor_copy(shard->tensor, part)
+                          : oar_last_error()->status;
+    oar_tensor_release(part);
+    oar_tensor_release(row);
+    return status;
+}
+
 /* Writes this rank's part of a parameter. */
 static oar_status load_param(const oari_fsdp *d, int array,
                              const oar_tensor *from)
@@ -258,15 +327,14 @@ static oar_status load_param(const oari_fsdp *d, int array,
     OARI_TRY(oari_fsdp_shard_of(d, array, &shard));
     if (shard.count == 0)
         return OAR_OK;
+    if (!oar_tensor_is_lazy(from) && oar_tensor_device(from).kind == OAR_CUDA)
+        return load_from_gpu(&shard, from);
     if (!oar_tensor_is_lazy(from))
         return oar_tensor_write(
             shard.tensor, dtype,
             (const unsigned char *)oar_tensor_const_data(from) +
                 shard.first * oar_dtype_size(dtype));
-    OARI_TRY(oar_tensor_make_range(from, (int64_t)shard.first,
-                                   (int64_t)shard.count, shard.data.dtype,
-                                   shard.data.data));
-    return oar_tensor_touch(shard.tensor);
+    return oari_fsdp_make_shard(from, &shard);
 }
 
 /* Writes a buffer, or a parameter that FSDP ignores. */

@@ -81,6 +81,20 @@ static oar_status allocate_arrays(oar_pipeline *p)
                : OAR_E_NOMEM;
 }
 
+/* Returns where this rank's stages are. */
+static oar_device find_device(const oar_pipeline *p)
+{
+    if (p->opts.device != NULL)
+        return *p->opts.device;
+    for (int i = 0; i < p->stages; i++) {
+        const oar_module *module = p->stage[i].given.module;
+
+        if (module != NULL && oar_module_params(module) > 0)
+            return oar_tensor_device(oar_module_param(module, 0));
+    }
+    return (oar_device){ OAR_CPU, 0 };
+}
+
 /* What this rank can check alone. */
 static oar_status take_arguments(oar_pipeline *p, oar_schedule *schedule,
                                  int stages, const oar_stage *stage,
@@ -92,6 +106,7 @@ static oar_status take_arguments(oar_pipeline *p, oar_schedule *schedule,
                                     "pipeline, whose shapes nobody knows");
     OARI_TRY(take_schedule(p, schedule));
     OARI_TRY(oari_take_stages(p, stages, stage));
+    p->device = find_device(p);
     return allocate_arrays(p);
 }
 
@@ -102,10 +117,11 @@ static oar_status agree(oar_pipeline *p)
 
     snprintf(line, sizeof line,
              "a schedule of %d stages and %d micro-batches (%016llx), equal "
-             "%d, dynamic %d, most_bytes %llu",
+             "%d, dynamic %d, most_bytes %llu, on the %s",
              p->total, p->micro, (unsigned long long)hash_schedule(p->schedule),
              p->opts.equal != 0, p->opts.dynamic != 0,
-             (unsigned long long)p->opts.most_bytes);
+             (unsigned long long)p->opts.most_bytes,
+             p->device.kind == OAR_CPU ? "cpu" : "gpu");
     return oari_agree(&manifest, p->group);
 }
 
@@ -162,6 +178,7 @@ void oar_pipeline_destroy(oar_pipeline *p)
     oari_ties_free(p);
     oar_group_destroy(p->group);
     oar_schedule_release(p->schedule);
+    oar_tensor_release(p->losses);
     for (int64_t i = 0; i < p->idle.count; i++)
         oar_tape_destroy(p->idle.data[i]);
     oari_vec_free(&p->idle);

@@ -186,7 +186,9 @@ struct oar_pipeline {
     uint64_t *cost_bytes;
     OARI_VEC(oari_tie) tie;
     OARI_VEC(oari_kept_output) kept;
-    oar_tensor **out; /* of the last stage, without backward: in `kept` */
+    oar_tensor **out;   /* of the last stage, without backward: in `kept` */
+    oar_device device;  /* of this rank's stages, and of what is received */
+    oar_tensor *losses; /* on a GPU: of the micro-batches, read at the end */
     OARI_VEC(oar_tape *) idle; /* tapes */
     int tapes;
 };
@@ -271,7 +273,8 @@ void oari_flights_free(oari_pipe_stage *s);
 void oari_flights_reset(oar_pipeline *p);
 /* Makes *storage one of at least so many bytes; shared: in memory that other
  * processes can read, if it is large. */
-oar_status oari_make_room(oar_storage **storage, size_t bytes, int shared);
+oar_status oari_make_room(oar_device device, oar_storage **storage,
+                          size_t bytes, int shared);
 
 /* Tapes go from one micro-batch to the next, of any stage: so a rank has as
  * many as it ever has micro-batches in flight. */
@@ -283,6 +286,10 @@ void oari_tape_give(oar_pipeline *p, oari_flight *f);
 /* Tells all ranks the rows of micro-batches and, if shapes are not dynamic,
  * finds the shapes of everything between stages. */
 oar_status oari_find_shapes(oar_pipeline *p);
+
+/* Makes zeros, on the cpu lazy where that is switched on. */
+oar_tensor *oari_zeros_on(oar_device device, oar_tape *tape, oar_dtype dtype,
+                          oar_shape shape);
 
 /* Makes zeros for the inputs of a stage. Stage 0 has the batch's, cut to the
  * rows. */
@@ -340,8 +347,11 @@ oar_status oari_receive_gradients(oar_pipeline *p, oari_pipe_stage *s,
  * stages that follow each other; else all others, which no schedule has. */
 oar_status oari_post_sends(oar_pipeline *p, const oar_action *action,
                            int neighbours);
-/* Waits for one, if it is posted, and gives up its handle. */
-oar_status oari_wait_for_message(oar_work **work);
+/* Waits for one, if it is posted, and gives up its handle. On a GPU the current
+ * stream waits, not the host. */
+oar_status oari_wait_for_message(const oar_pipeline *p, oar_work **work);
+/* The same for one in memory of the host. */
+oar_status oari_wait_for_head(oar_work **work);
 
 /* ---- pipeline_run.c ------------------------------------------------------ */
 

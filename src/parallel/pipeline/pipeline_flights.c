@@ -171,14 +171,19 @@ oar_status oari_flights_make(oar_pipeline *p)
     return status;
 }
 
-oar_status oari_make_room(oar_storage **storage, size_t bytes, int shared)
+oar_status oari_make_room(oar_device device, oar_storage **storage,
+                          size_t bytes, int shared)
 {
     oar_storage *made;
 
     bytes += bytes == 0;
     if (*storage != NULL && oar_storage_bytes(*storage) >= bytes)
         return OAR_OK;
-    OARI_TRY(oar_storage_create(bytes, shared && bytes >= SHARED_LEAST, &made));
+    if (device.kind != OAR_CPU)
+        OARI_TRY(oar_storage_create_on(device, bytes, &made));
+    else
+        OARI_TRY(
+            oar_storage_create(bytes, shared && bytes >= SHARED_LEAST, &made));
     oar_storage_release(*storage);
     *storage = made;
     return OAR_OK;
@@ -206,9 +211,10 @@ static oar_status fill_inputs(const oar_pipeline *p, oari_pipe_stage *s)
         int remote = oar_schedule_rank_of(p->schedule, from) != p->rank;
         size_t bytes = most_bytes(p, from, w->from_output[i]);
         for (int k = 0; remote && k < s->arrivals; k++)
-            OARI_TRY(oari_make_room(&s->arrival[k].in[i], bytes, 0));
+            OARI_TRY(oari_make_room(p->device, &s->arrival[k].in[i], bytes, 0));
         for (int k = 0; k < s->grads; k++)
-            OARI_TRY(oari_make_room(&s->grad[k].grad[i], bytes, remote));
+            OARI_TRY(
+                oari_make_room(p->device, &s->grad[k].grad[i], bytes, remote));
     }
     return OAR_OK;
 }
@@ -220,7 +226,8 @@ static oar_status fill_outputs(const oar_pipeline *p, oari_pipe_stage *s)
         if (oar_schedule_rank_of(p->schedule, s->edge[e].to) == p->rank)
             continue;
         for (int k = 0; k < s->flights; k++)
-            OARI_TRY(oari_make_room(&s->flight[k].back[e].grad, bytes, 0));
+            OARI_TRY(oari_make_room(p->device, &s->flight[k].back[e].grad,
+                                    bytes, 0));
     }
     return OAR_OK;
 }

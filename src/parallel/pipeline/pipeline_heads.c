@@ -108,8 +108,8 @@ static oar_status make_grad_room(oar_pipeline *p, oari_pipe_stage *s, int micro,
 
     if (!p->training || !oari_is_float(spec->dtype))
         return OAR_OK;
-    OARI_TRY(oari_wait_for_message(&g->sent[input]));
-    return oari_make_room(&g->grad[input], oari_spec_bytes(spec),
+    OARI_TRY(oari_wait_for_message(p, &g->sent[input]));
+    return oari_make_room(p->device, &g->grad[input], oari_spec_bytes(spec),
                           sender_of(p, s, input) >= 0);
 }
 
@@ -120,9 +120,9 @@ oar_status oari_receive_by_heads(oar_pipeline *p, oari_pipe_stage *s, int micro)
         oari_head_message *h = &s->head_in[i * p->micro + micro];
         int peer = sender_of(p, s, i);
         if (peer >= 0) {
-            OARI_TRY(oari_wait_for_message(&h->work));
+            OARI_TRY(oari_wait_for_head(&h->work));
             OARI_TRY(oari_head_read(&h->head, spec));
-            OARI_TRY(oari_make_room(&oari_inputs_of(s, micro)->in[i],
+            OARI_TRY(oari_make_room(p->device, &oari_inputs_of(s, micro)->in[i],
                                     oari_spec_bytes(spec), 0));
             OARI_TRY(oari_receive_input(p, s, micro, i, peer));
         }
@@ -179,7 +179,7 @@ oar_status oari_heads_finish(oar_pipeline *p)
     for (int i = 0; i < p->stages; i++) {
         oari_pipe_stage *s = &p->stage[i];
         for (int k = 0; s->head_out != NULL && k < s->edges * p->micro; k++)
-            OARI_TRY(oari_wait_for_message(&s->head_out[k].work));
+            OARI_TRY(oari_wait_for_head(&s->head_out[k].work));
     }
     return OAR_OK;
 }

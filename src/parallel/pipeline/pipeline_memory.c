@@ -23,7 +23,8 @@ static oar_status keep_state(oar_module *module, kept_state *kept)
     for (int i = 0; module != NULL && i < oar_module_buffers(module); i++) {
         oar_tensor *from = oar_module_buffer(module, i), *copy;
         OARI_TRY(oari_vec_reserve(&kept->buffer, 1));
-        copy = oar_empty(NULL, oar_tensor_dtype(from), oar_tensor_shape(from));
+        copy = oar_empty_on(NULL, oar_tensor_device(from),
+                            oar_tensor_dtype(from), oar_tensor_shape(from));
         if (copy == NULL)
             return oar_last_error()->status;
         kept->buffer.data[kept->buffer.count++] = copy;
@@ -86,7 +87,8 @@ static oar_status try_inputs_half(const oari_pipe_stage *s, oari_flight *f)
         if (!oar_tensor_requires_grad(t))
             continue;
         root[roots] = t;
-        seed[roots] = oar_zeros(NULL, oar_tensor_dtype(t), oar_tensor_shape(t));
+        seed[roots] = oari_zeros_on(oar_tensor_device(t), NULL,
+                                    oar_tensor_dtype(t), oar_tensor_shape(t));
         if (seed[roots++] == NULL)
             status = oar_last_error()->status;
     }

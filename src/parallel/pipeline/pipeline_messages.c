@@ -6,8 +6,19 @@
  * Receives are posted as soon as there is memory for them, which is before what
  * they are for can come: so nothing has to be kept for them, and RECV_F and
  * RECV_B in a row have nothing left to do. */
+#include <oarsong/device.h>
+
 #include "base/status.h"
 #include "parallel/pipeline/pipeline.h"
+
+static oar_span span_on(const oar_pipeline *p, void *data, size_t count,
+                        oar_dtype dtype)
+{
+    oar_span span = oar_span_of(data, count, dtype);
+
+    span.device = p->device;
+    return span;
+}
 
 static oar_status post_receive(oar_pipeline *p, const oar_action *a, int peer,
                                int64_t tag, const oari_flow_spec *spec,
@@ -18,7 +29,7 @@ static oar_status post_receive(oar_pipeline *p, const oar_action *a, int peer,
 
     oari_name_action(a, label, sizeof label);
     return oar_recv(p->group,
-                    oar_span_of(oar_storage_data(into), count, spec->dtype),
+                    span_on(p, oar_storage_data(into), count, spec->dtype),
                     peer, tag, OAR_OPTS(oar_call_opts, .label = label), work);
 }
 
@@ -91,9 +102,9 @@ static oar_status send_gradients(oar_pipeline *p, oari_pipe_stage *s,
         OARI_TRY(post_send(
             p, a, peer,
             oari_tag_of(p, s->index, i, OARI_TAG_BACKWARD, a->micro),
-            oar_span_of(oar_storage_data(g->grad[i]),
-                        oari_spec_bytes(spec) / oar_dtype_size(spec->dtype),
-                        spec->dtype),
+            span_on(p, oar_storage_data(g->grad[i]),
+                    oari_spec_bytes(spec) / oar_dtype_size(spec->dtype),
+                    spec->dtype),
             &g->sent[i]));
     }
     return OAR_OK;
@@ -157,8 +168,8 @@ oar_status oari_receive_gradients(oar_pipeline *p, oari_pipe_stage *s,
         if (peer == p->rank || !oari_is_float(spec->dtype))
             continue;
         if (p->opts.dynamic)
-            OARI_TRY(
-                oari_make_room(&f->back[k].grad, oari_spec_bytes(spec), 0));
+            OARI_TRY(oari_make_room(p->device, &f->back[k].grad,
+                                    oari_spec_bytes(spec), 0));
         OARI_TRY(post_receive(
             p, &a, peer,
             oari_tag_of(p, e->to, e->input, OARI_TAG_BACKWARD, micro), spec,
@@ -177,12 +188,24 @@ oar_status oari_post_sends(oar_pipeline *p, const oar_action *a, int neighbours)
                                     : send_gradients(p, s, a, neighbours);
 }
 
-oar_status oari_wait_for_message(oar_work **work)
+oar_status oari_wait_for_head(oar_work **work)
 {
     oar_status status = OAR_OK;
 
     if (*work != NULL)
         status = oar_work_wait(*work);
+    oar_work_release(*work);
+    *work = NULL;
+    return status;
+}
+
+oar_status oari_wait_for_message(const oar_pipeline *p, oar_work **work)
+{
+    oar_status status = OAR_OK;
+
+    if (*work == NULL || p->device.kind == OAR_CPU)
+        return oari_wait_for_head(work);
+    status = oar_work_order(*work, oar_stream_current(p->device));
     oar_work_release(*work);
     *work = NULL;
     return status;

@@ -141,6 +141,24 @@ oar_status oari_call_loss(const oar_pipeline *p, oari_flight *f, int micro)
     return OAR_OK;
 }
 
+/* Puts a loss beside those of the other micro-batches, on the GPU. */
+static oar_status note_loss(oar_pipeline *p, oar_tensor *loss, int micro)
+{
+    oar_tensor *place, *one;
+    oar_status status;
+
+    if (p->losses == NULL)
+        p->losses =
+            oari_zeros_on(p->device, NULL, OAR_F64, OAR_SHAPE(p->micro));
+    place = p->losses != NULL ? oar_narrow(NULL, p->losses, 0, micro, 1) : NULL;
+    one = oar_reshape(NULL, loss, OAR_SHAPE(1));
+    status = place != NULL && one != NULL ? oar_tensor_copy(place, one)
+                                          : oar_last_error()->status;
+    oar_tensor_release(one);
+    oar_tensor_release(place);
+    return status;
+}
+
 static oar_status compute_loss(oar_pipeline *p, oari_flight *f, int micro)
 {
     p->loss[micro] = 0;
@@ -148,7 +166,8 @@ static oar_status compute_loss(oar_pipeline *p, oari_flight *f, int micro)
     if (p->opts.loss == NULL || (!p->training && p->batch->targets == 0))
         return OAR_OK;
     OARI_TRY(oari_call_loss(p, f, micro));
-    return oar_tensor_item(f->loss, &p->loss[micro]);
+    return p->device.kind == OAR_CPU ? oar_tensor_item(f->loss, &p->loss[micro])
+                                     : note_loss(p, f->loss, micro);
 }
 
 /* Without backward, the memory of an input takes the next one as soon as F is
@@ -162,8 +181,9 @@ static oar_status leave_inputs(oari_pipe_stage *s, oari_flight *f, int micro)
             oar_tensor *out = f->output[o];
             if (in->in[i] == NULL || oar_tensor_storage(out) != in->in[i])
                 continue;
-            f->output[o] = oar_empty(f->tape, oar_tensor_dtype(out),
-                                     oar_tensor_shape(out));
+            f->output[o] =
+                oar_empty_on(f->tape, oar_tensor_device(out),
+                             oar_tensor_dtype(out), oar_tensor_shape(out));
             if (f->output[o] == NULL)
                 return oar_last_error()->status;
             OARI_TRY(oar_tensor_copy(f->output[o], out));
@@ -246,7 +266,7 @@ static oar_status make_seed(oar_pipeline *p, oari_flight *f, int micro)
         f->seed = NULL;
     }
     if (f->seed == NULL)
-        f->seed = oar_zeros(NULL, dtype, shape);
+        f->seed = oari_zeros_on(p->device, NULL, dtype, shape);
     return f->seed != NULL ? oar_tensor_fill(f->seed, value)
                            : oar_last_error()->status;
 }
@@ -257,7 +277,8 @@ static oar_status find_roots(oar_pipeline *p, oari_pipe_stage *s,
                              oar_tensor **seed, int *roots)
 {
     *roots = 0;
-    if (s->last && p->weight[micro] == 0 && !isfinite(p->loss[micro]))
+    if (s->last && p->weight[micro] == 0 &&
+        (p->device.kind != OAR_CPU || !isfinite(p->loss[micro])))
         return OAR_OK; /* the mean over no tokens: 0 times it is no number */
     if (s->last) {
         OARI_TRY(make_seed(p, f, micro));
@@ -279,6 +300,22 @@ static oar_status find_roots(oar_pipeline *p, oari_pipe_stage *s,
     return OAR_OK;
 }
 
+static oar_status clear_gradient(const oar_pipeline *p, oar_storage *grad,
+                                 const oari_flow_spec *spec)
+{
+    oar_tensor *all;
+    oar_status status;
+
+    if (p->device.kind == OAR_CPU) {
+        memset(oar_storage_data(grad), 0, oari_spec_bytes(spec));
+        return OAR_OK;
+    }
+    all = oar_view_of(NULL, grad, 0, spec->dtype, spec->shape);
+    status = all != NULL ? oar_tensor_fill(all, 0) : oar_last_error()->status;
+    oar_tensor_release(all);
+    return status;
+}
+
 /* An input that backward did not reach has a gradient of zeros. */
 static oar_status complete_gradients(oar_pipeline *p, oari_pipe_stage *s,
                                      oari_flight *f, int micro, int roots)
@@ -287,8 +324,7 @@ static oar_status complete_gradients(oar_pipeline *p, oari_pipe_stage *s,
         const oari_flow_spec *spec = oari_input_spec(p, micro, s->index, i);
         if (!oari_is_float(spec->dtype) || oar_tensor_grad(f->input[i]) != NULL)
             continue;
-        memset(oar_storage_data(oari_grads_of(s, micro)->grad[i]), 0,
-               oari_spec_bytes(spec));
+        OARI_TRY(clear_gradient(p, oari_grads_of(s, micro)->grad[i], spec));
         if (!s->warned && roots > 0)
             oari_log(OAR_LOG_WARN,
                      "pipeline: the results of stage %d do not depend on its "
@@ -335,7 +371,7 @@ static oar_status wait_for_inputs(oar_pipeline *p, oari_pipe_stage *s,
     if (p->opts.dynamic)
         OARI_TRY(oari_receive_by_heads(p, s, micro));
     for (int i = 0; i < s->given.inputs; i++)
-        OARI_TRY(oari_wait_for_message(&in->came[i]));
+        OARI_TRY(oari_wait_for_message(p, &in->came[i]));
     return OAR_OK;
 }
 
@@ -343,15 +379,15 @@ static oar_status wait_for_inputs(oar_pipeline *p, oari_pipe_stage *s,
  * they were before these gradients were computed; and for the gradients that
  * are going to be overwritten (pipeline_flights.c says why they have been
  * asked for). */
-static oar_status wait_for_gradients(oari_pipe_stage *s, oari_flight *f,
-                                     int micro)
+static oar_status wait_for_gradients(const oar_pipeline *p, oari_pipe_stage *s,
+                                     oari_flight *f, int micro)
 {
     for (int k = 0; k < s->edges; k++) {
-        OARI_TRY(oari_wait_for_message(&f->back[k].came));
-        OARI_TRY(oari_wait_for_message(&f->back[k].sent));
+        OARI_TRY(oari_wait_for_message(p, &f->back[k].came));
+        OARI_TRY(oari_wait_for_message(p, &f->back[k].sent));
     }
     for (int i = 0; i < s->given.inputs; i++)
-        OARI_TRY(oari_wait_for_message(&oari_grads_of(s, micro)->sent[i]));
+        OARI_TRY(oari_wait_for_message(p, &oari_grads_of(s, micro)->sent[i]));
     return OAR_OK;
 }
 
@@ -383,7 +419,7 @@ static oar_status run_computation(oar_pipeline *p, oari_pipe_stage *s,
     if (a->act == OAR_ACT_F)
         OARI_TRY(wait_for_inputs(p, s, a->micro));
     else if (a->act != OAR_ACT_W)
-        OARI_TRY(wait_for_gradients(s, f, a->micro));
+        OARI_TRY(wait_for_gradients(p, s, f, a->micro));
     at->ready = oari_now_ns();
     if (a->act == OAR_ACT_F)
         OARI_TRY(compute_forward(p, s, f, a->micro));

@@ -53,6 +53,21 @@ static void restore_modes(oar_module *module, const modes *on, int64_t *next)
         restore_modes(oar_module_child(module, i), on, next);
 }
 
+oar_tensor *oari_zeros_on(oar_device device, oar_tape *tape, oar_dtype dtype,
+                          oar_shape shape)
+{
+    oar_tensor *made;
+
+    if (device.kind == OAR_CPU)
+        return oar_zeros(tape, dtype, shape);
+    made = oar_empty_on(tape, device, dtype, shape);
+    if (made == NULL || oar_tensor_fill(made, 0) == OAR_OK)
+        return made;
+    if (tape == NULL)
+        oar_tensor_release(made);
+    return NULL;
+}
+
 /* ---- one stage ----------------------------------------------------------- */
 
 oar_status oari_make_zeros(const oar_pipeline *p, const oari_pipe_stage *s,
@@ -62,11 +77,11 @@ oar_status oari_make_zeros(const oar_pipeline *p, const oari_pipe_stage *s,
         if (s->index == 0) {
             oar_shape shape = oar_tensor_shape(p->batch->input[i]);
             shape.dim[0] = p->rows[micro];
-            in[i] =
-                oar_zeros(tape, oar_tensor_dtype(p->batch->input[i]), shape);
+            in[i] = oari_zeros_on(p->device, tape,
+                                  oar_tensor_dtype(p->batch->input[i]), shape);
         } else {
             const oari_flow_spec *spec = oari_input_spec(p, micro, s->index, i);
-            in[i] = oar_zeros(tape, spec->dtype, spec->shape);
+            in[i] = oari_zeros_on(p->device, tape, spec->dtype, spec->shape);
         }
         if (in[i] == NULL)
             return oar_last_error()->status;

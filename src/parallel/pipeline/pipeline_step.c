@@ -10,6 +10,7 @@
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/reducer/agreement.h"
 
+#include <oarsong/device.h>
 #include <oarsong/ops.h>
 
 /* ---- what this rank was given -------------------------------------------- */
@@ -288,9 +289,10 @@ static oar_status wait_for_sends(oar_pipeline *p)
     for (int i = 0; i < p->stages; i++)
         for (int k = 0; k < p->stage[i].grads; k++)
             for (int t = 0; t < OARI_TENSORS; t++)
-                OARI_TRY(oari_wait_for_message(&p->stage[i].grad[k].sent[t]));
+                OARI_TRY(
+                    oari_wait_for_message(p, &p->stage[i].grad[k].sent[t]));
     for (int64_t i = 0; i < p->kept.count; i++)
-        OARI_TRY(oari_wait_for_message(&p->kept.data[i].sent));
+        OARI_TRY(oari_wait_for_message(p, &p->kept.data[i].sent));
     return oari_heads_finish(p);
 }
 
@@ -309,6 +311,8 @@ static oar_status finish(oar_pipeline *p, oar_pipeline_result *result)
         OARI_TRY(oari_ties_sum(p));
     }
     if (has_stage(p, p->total - 1)) {
+        if (p->losses != NULL) /* the only wait for the GPU */
+            OARI_TRY(oar_tensor_read(p->losses, OAR_F64, p->loss));
         for (int m = 0; m < p->micro; m++)
             sum[0] += p->weight[m] != 0 ? p->weight[m] * p->loss[m] : 0;
         sum[0] /= p->weights;
@@ -333,6 +337,21 @@ static oar_status begin_training(oar_pipeline *p)
     return oari_stages_begin(p);
 }
 
+/* Messages and the loss go through the host: a graph cannot have them. */
+static oar_status check_not_recorded(const oar_pipeline *p)
+{
+    int done;
+
+    if (p->device.kind == OAR_CPU ||
+        oar_stream_query(p->device, oar_stream_current(p->device), &done) ==
+            OAR_OK)
+        return OAR_OK;
+    return oari_fail(OAR_E_UNSUPPORTED,
+                     "pipeline_step: a step of a pipeline cannot be recorded "
+                     "for a replay, or the GPU has failed: %.200s",
+                     oar_last_error_text());
+}
+
 static oar_status run_batch(oar_pipeline *p, const oar_pipeline_batch *batch,
                             oar_status status, oar_pipeline_result *result)
 {
@@ -340,6 +359,8 @@ static oar_status run_batch(oar_pipeline *p, const oar_pipeline_batch *batch,
 
     p->batch = batch;
     oari_stats_begin(p);
+    if (status == OAR_OK)
+        status = check_not_recorded(p);
     status = exchange(p, batch, status, &signature);
     if (status == OAR_OK)
         status = prepare(p, signature);

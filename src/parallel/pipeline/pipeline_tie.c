@@ -167,7 +167,8 @@ static oar_status make_like(oar_tensor **tensor, const oar_tensor *param)
 {
     if (*tensor == NULL)
         *tensor =
-            oar_zeros(NULL, oar_tensor_dtype(param), oar_tensor_shape(param));
+            oari_zeros_on(oar_tensor_device(param), NULL,
+                          oar_tensor_dtype(param), oar_tensor_shape(param));
     return *tensor != NULL ? OAR_OK : oar_last_error()->status;
 }
 

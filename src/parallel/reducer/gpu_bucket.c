@@ -12,6 +12,7 @@
 #include <oarsong/ops.h>
 #include <oarsong/replay.h>
 
+#include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "parallel/reducer/reducer.h"
@@ -38,23 +39,22 @@ oar_status oari_span_copy(const oar_span *to, const oar_span *from)
 
 /* ---- posting ------------------------------------------------------------- */
 
-/* Engines without a weighted mean take the plain one of numbers that are scaled
- * before: by this rank's weight over the mean of all weights. */
-static oar_status find_factor(oar_reducer *r)
+oar_status oari_weight_factor(oar_group *group, double weight, double *factor)
 {
-    double sum = r->weight;
+    double sum = weight;
 
     OARI_TRY(oar_all_reduce(
-        r->group, oar_span_of(&sum, 1, OAR_F64), OAR_SUM,
+        group, oar_span_of(&sum, 1, OAR_F64), OAR_SUM,
         OAR_OPTS(oar_call_opts, .label = "weights", .canonical = 1), NULL));
-    r->factor = sum > 0 ? r->weight * oar_group_size(r->group) / sum : 0;
+    *factor = sum > 0 ? weight * oar_group_size(group) / sum : 0;
     return OAR_OK;
 }
 
-static oar_status scale_bucket(const oari_bucket *b, double factor)
+oar_status oari_storage_scale(oar_storage *storage, const oar_span *span,
+                              double factor)
 {
-    oar_tensor *all = oar_view_of(NULL, b->storage, 0, b->is.data.dtype,
-                                  OAR_SHAPE((int64_t)b->is.data.count));
+    oar_tensor *all = oar_view_of(NULL, storage, 0, span->dtype,
+                                  OAR_SHAPE((int64_t)span->count));
     oar_tensor *scaled = all != NULL ? oar_scale(NULL, all, factor) : NULL;
     oar_status status = scaled != NULL ? oar_tensor_copy(all, scaled)
                                        : oar_last_error()->status;
@@ -78,9 +78,8 @@ static oar_status start_bucket(oar_reducer *r, const oari_bucket *b,
 
 /* Whether the engine has weighted means is known once it has refused the first,
  * which all ranks see alike, before anything is posted. */
-static oar_status post_bucket(void *arg)
+static oar_status post_piece(oari_piece *piece)
 {
-    oari_piece *piece = arg;
     oar_reducer *r = piece->reducer;
     oari_bucket *b = &r->bucket[piece->bucket];
 
@@ -96,10 +95,33 @@ static oar_status post_bucket(void *arg)
         b->is.weighted = 0;
     }
     if (r->scales && piece->bucket == 0)
-        OARI_TRY(find_factor(r));
+        OARI_TRY(oari_weight_factor(r->group, r->weight, &r->factor));
     if (r->scales)
-        OARI_TRY(scale_bucket(b, r->factor));
+        OARI_TRY(oari_storage_scale(b->storage, &b->is.data, r->factor));
     return start_bucket(r, b, &piece->work);
+}
+
+/* All ranks have the same order of collectives, also where others come between
+ * backward and these on a rank without input. */
+static oar_status post_bucket(void *arg)
+{
+    oari_piece *piece = arg;
+
+    piece->held = piece->reducer->holds;
+    return piece->held ? OAR_OK : post_piece(piece);
+}
+
+static oar_status post_held(oar_reducer *r)
+{
+    for (int i = 0; i < r->buckets; i++) {
+        oari_piece *piece = r->bucket[i].piece;
+
+        if (!piece->held)
+            continue;
+        piece->held = 0;
+        OARI_TRY(post_piece(piece));
+    }
+    return OAR_OK;
 }
 
 oar_status oari_gpu_bucket_post(oari_piece *piece)
@@ -109,16 +131,23 @@ oar_status oari_gpu_bucket_post(oari_piece *piece)
 
 /* ---- the end of a pass --------------------------------------------------- */
 
-/* A graph that is replayed has the same arrays each time: no flags then. */
-static oar_status exchange_flags(oar_reducer *r)
+/* What a replay needs of the pass that was recorded: which arrays this rank has
+ * numbers for, since a pass in between may be another's. */
+typedef struct pass_end {
+    oar_reducer *reducer;
+    unsigned char given[];
+} pass_end;
+
+/* Replays have the same arrays each time: flags then only for ranks that do not
+ * replay the pass. */
+static oar_status exchange_flags(oar_reducer *r, const unsigned char *given)
 {
     size_t arrays = (size_t)r->arrays;
 
     if (!r->asks_flags)
         return OAR_OK;
     r->asks_flags = 0;
-    for (size_t i = 0; i < arrays; i++)
-        r->flag[i] = r->slot[i].given != 0;
+    memcpy(r->flag, given, arrays);
     OARI_TRY(oar_all_reduce(
         r->group, oar_span_of(r->flag, arrays, OAR_U8), OAR_MAX,
         OAR_OPTS(oar_call_opts, .label = "used gradients"), NULL));
@@ -145,11 +174,14 @@ static oar_status order_buckets(oar_reducer *r)
 
 static oar_status end_buckets(void *arg)
 {
-    oar_reducer *r = arg;
-    oar_status status = post_bucket(r->bucket[r->buckets - 1].piece);
+    const pass_end *e = arg;
+    oar_reducer *r = e->reducer;
+    oar_status status = post_held(r);
 
     if (status == OAR_OK)
-        status = exchange_flags(r);
+        status = post_piece(r->bucket[r->buckets - 1].piece);
+    if (status == OAR_OK)
+        status = exchange_flags(r, e->given);
     if (status == OAR_OK)
         status = order_buckets(r);
     if (status == OAR_OK && r->owner.ended != NULL)
@@ -162,6 +194,13 @@ static oar_status end_buckets(void *arg)
 
 oar_status oari_gpu_buckets_end(oar_reducer *r)
 {
+    pass_end *e = oari_alloc(1, sizeof *e + (size_t)r->arrays);
+
+    if (e == NULL)
+        return OAR_E_NOMEM;
+    e->reducer = r;
+    for (int i = 0; i < r->arrays; i++)
+        e->given[i] = r->slot[i].given != 0;
     r->asks_flags = 1;
-    return oar_replay_cut(end_buckets, r);
+    return oar_replay_cut_with(end_buckets, e, oari_free);
 }

@@ -8,31 +8,32 @@
  *
  * The difference between this rank's M and P Q' is kept and added to its next
  * M, so that nothing is lost in the long run. P, Q and the result are the same
- * on all ranks, because means are. Vectors, small matrices and the reducer's
- * flags are sent in full with P.
+ * on all ranks, because means are, and because the arithmetic on them has one
+ * order on each kind of device. Vectors, small matrices and the reducer's flags
+ * are sent in full with P. On a GPU everything is on the current stream.
  */
-#include <math.h>
-#include <string.h>
-
 #include <oarsong/device.h>
 
 #include "base/alloc.h"
+#include "base/dtype.h"
 #include "base/rng.h"
 #include "base/status.h"
 #include "parallel/reducer/reducer.h"
+#include "tensor/kernel_table.h"
 
 enum { DEFAULT_START = 10, MOST_RANK = 64 };
 
 /* One array. */
 typedef struct matrix {
     int64_t rows, columns; /* 0 rows: sent in full */
-    float *q;              /* r rows of m: kept from pass to pass */
-    float *lost;           /* n x m, or NULL */
+    oar_storage *q;        /* r rows of m: kept from pass to pass */
+    oar_storage *lost;     /* n x m, or NULL */
 } matrix;
 
 /* The data that one bucket sends: P or Q of its matrices, and all else. */
 typedef struct message {
     oar_storage *thin, *rest;
+    oar_storage *kept; /* P while Q is sent */
     size_t thin_count, rest_count;
 } message;
 
@@ -44,7 +45,7 @@ typedef struct power {
     message *message; /* by bucket */
 } power;
 
-/* ---- which arrays -------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
 static int is_thin(const power *p, const oar_bucket *b, int i)
 {
@@ -56,10 +57,33 @@ static size_t thin_count(const power *p, const matrix *m, int of_q)
     return (size_t)(of_q ? m->columns : m->rows) * (size_t)p->rank;
 }
 
+/* Makes room for floats; sent: peers on the host can reach it. */
+static oar_status make_room(const oar_bucket *b, size_t floats, int sent,
+                            oar_storage **room)
+{
+    size_t bytes = floats * sizeof(float) + 1;
+
+    return b->data.device.kind == OAR_CPU
+               ? oar_storage_create(bytes, sent, room)
+               : oar_storage_create_on(b->data.device, bytes, room);
+}
+
+/* Returns elements of a storage on the bucket's device. */
+static oar_span span_of(const oar_bucket *b, oar_storage *storage, size_t first,
+                        size_t count, oar_dtype dtype)
+{
+    oar_span span = oar_span_of((unsigned char *)oar_storage_data(storage) +
+                                    first * oar_dtype_size(dtype),
+                                count, dtype);
+
+    span.device = b->data.device;
+    return span;
+}
+
 static oar_status open_message(power *p, const oar_bucket *b, message **found)
 {
     message *k;
-    size_t n = 0, m = 0, whole = 0;
+    size_t n = 0, m = 0, whole = 0, size = oar_dtype_size(b->data.dtype);
 
     if (p->message == NULL) {
         p->message = oari_alloc((size_t)b->buckets, sizeof *p->message);
@@ -68,7 +92,7 @@ static oar_status open_message(power *p, const oar_bucket *b, message **found)
         p->messages = b->buckets;
     }
     *found = k = &p->message[b->index];
-    if (k->thin != NULL)
+    if (k->rest != NULL)
         return OAR_OK;
     for (int i = 0; i < b->arrays; i++)
         if (is_thin(p, b, i)) {
@@ -77,131 +101,152 @@ static oar_status open_message(power *p, const oar_bucket *b, message **found)
             whole += b->count[i];
         }
     k->rest_count = b->data.count - whole;
-    OARI_TRY(
-        oar_storage_create((n > m ? n : m) * sizeof(float) + 1, 1, &k->thin));
-    return oar_storage_create(k->rest_count * oar_dtype_size(b->data.dtype) + 1,
-                              1, &k->rest);
+    if (k->thin == NULL)
+        OARI_TRY(make_room(b, n > m ? n : m, 1, &k->thin));
+    if (k->kept == NULL)
+        OARI_TRY(make_room(b, n, 0, &k->kept));
+    return make_room(b, k->rest_count * size / sizeof(float) + 1, 1, &k->rest);
 }
 
-/* ---- arithmetic ---------------------------------------------------------- */
-
-static float dot(const float *a, const float *b, int64_t n)
+/* The iteration begins with the same random numbers on all ranks. */
+static oar_status draw_q(power *p, const oar_bucket *b, int index)
 {
-    float sum[8] = { 0 }, all = 0;
-    int64_t i = 0;
+    matrix *m = &p->matrix[index];
+    size_t count = thin_count(p, m, 1);
+    oar_span to, from;
+    oar_status status;
 
-    for (; i + 8 <= n; i += 8)
-        for (int k = 0; k < 8; k++)
-            sum[k] += a[i + k] * b[i + k];
-    for (; i < n; i++)
-        sum[0] += a[i] * b[i];
-    for (int k = 0; k < 8; k++)
-        all += sum[k];
-    return all;
+    OARI_TRY(make_room(b, count, 0, &m->q));
+    to = span_of(b, m->q, 0, count, OAR_F32);
+    from = oar_span_of(oari_alloc(count, sizeof(float)), count, OAR_F32);
+    if (from.data == NULL)
+        return OAR_E_NOMEM;
+    oari_rng_normal_f32((oari_rng){ p->opts.seed, (uint64_t)index }, 0,
+                        from.data, count);
+    status = oari_span_copy(&to, &from);
+    oari_free(from.data);
+    return status;
 }
 
-static void add_scaled(float *to, const float *from, float factor, int64_t n)
+/* Gives what matrix i of the bucket keeps, made at its first pass. */
+static oar_status open_matrix(power *p, const oar_bucket *b, int i)
 {
-    for (int64_t i = 0; i < n; i++)
-        to[i] += factor * from[i];
-}
+    matrix *m = &p->matrix[b->array[i]];
+    oar_span lost;
 
-/* Gram-Schmidt. A column that depends on those before it becomes zero. */
-static void make_orthonormal(float *p, int64_t n, int rank)
-{
-    for (int k = 0; k < rank; k++) {
-        float *column = p + k * n, length;
-        for (int j = 0; j < k; j++)
-            add_scaled(column, p + j * n, -dot(p + j * n, column, n), n);
-        length = sqrtf(dot(column, column, n));
-        for (int64_t i = 0; i < n; i++)
-            column[i] = length > 1e-30f ? column[i] / length : 0;
-    }
-}
-
-/* Sets data = P Q' and `lost` to the difference. */
-static void multiply_pq(const matrix *m, float *data, int rank, const float *p)
-{
-    for (int64_t i = 0; i < m->rows; i++) {
-        float *row = data + i * m->columns;
-        float *lost = m->lost != NULL ? m->lost + i * m->columns : NULL;
-
-        if (lost != NULL)
-            memcpy(lost, row, (size_t)m->columns * sizeof *row);
-        memset(row, 0, (size_t)m->columns * sizeof *row);
-        for (int k = 0; k < rank; k++)
-            add_scaled(row, m->q + k * m->columns, p[k * m->rows + i],
-                       m->columns);
-        if (lost != NULL)
-            add_scaled(lost, row, -1, m->columns);
-    }
+    if (m->q == NULL)
+        OARI_TRY(draw_q(p, b, b->array[i]));
+    if (m->lost != NULL || p->opts.no_feedback)
+        return OAR_OK;
+    OARI_TRY(make_room(b, b->count[i], 0, &m->lost));
+    lost = span_of(b, m->lost, 0, b->count[i], OAR_F32);
+    return oari_span_clear(&lost);
 }
 
 /* ---- a pass -------------------------------------------------------------- */
 
 /* Copies everything but the thin matrices, gaps and flags included, into the
  * rest or (back) out of it. */
-static void move_rest(const power *p, const oar_bucket *b, message *k, int back)
+static oar_status move_rest(const power *p, const oar_bucket *b, message *k,
+                            int back)
 {
-    size_t size = oar_dtype_size(b->data.dtype), at = 0, to = 0;
-    unsigned char *data = b->data.data, *rest = oar_storage_data(k->rest);
+    oar_dtype dtype = b->data.dtype;
+    size_t at = 0, to = 0;
 
     for (int i = 0; i <= b->arrays; i++) {
         int thin = i < b->arrays && is_thin(p, b, i);
         size_t end = thin ? b->at[i] : b->data.count;
+        oar_span data = span_of(b, b->storage, at, end - at, dtype);
+        oar_span rest = span_of(b, k->rest, to, end - at, dtype);
+
         if (i < b->arrays && !thin)
             continue;
-        memcpy(back ? data + at * size : rest + to * size,
-               back ? rest + to * size : data + at * size, (end - at) * size);
+        OARI_TRY(oari_span_copy(back ? &data : &rest, back ? &rest : &data));
         to += end - at;
         at = thin ? end + b->count[i] : end;
     }
+    return OAR_OK;
 }
 
-static float *data_of(const oar_bucket *b, int i)
+/* Matrix i of the bucket, with P and Q of it at these places. */
+static oari_low_rank low_rank_of(const power *p, const oar_bucket *b, int i,
+                                 oar_storage *of_p, size_t at_p,
+                                 oar_storage *of_q, size_t at_q)
 {
-    return (float *)b->data.data + b->at[i];
+    const matrix *m = &p->matrix[b->array[i]];
+    oari_low_rank l = {
+        .m = oari_host_array((float *)b->data.data + b->at[i], OAR_F32,
+                             OAR_SHAPE(m->rows, m->columns)),
+        .lost = m->lost != NULL ? oar_storage_data(m->lost) : NULL,
+        .p = (float *)oar_storage_data(of_p) + at_p,
+        .q = (float *)oar_storage_data(of_q) + at_q,
+        .rank = p->rank
+    };
+
+    l.m.device = b->data.device;
+    return l;
 }
 
-/* Computes P, the matrix times Q: its columns lie one after the other. */
-static void compute_p(power *p, const oar_bucket *b, message *k)
+static oar_status compute_p(power *p, const oar_bucket *b, message *k)
 {
-    float *thin = oar_storage_data(k->thin), *data, *column;
-
     k->thin_count = 0;
     for (int i = 0; i < b->arrays; i++) {
         matrix *m = &p->matrix[b->array[i]];
+        oari_low_rank l;
+
         if (!is_thin(p, b, i))
             continue;
-        if (m->lost != NULL)
-            add_scaled(data_of(b, i), m->lost, 1, m->rows * m->columns);
-        data = data_of(b, i);
-        column = thin + k->thin_count;
-        for (int c = 0; c < p->rank; c++, column += m->rows)
-            for (int64_t r = 0; r < m->rows; r++)
-                column[r] = dot(data + r * m->columns, m->q + c * m->columns,
-                                m->columns);
+        OARI_TRY(open_matrix(p, b, i));
+        l = low_rank_of(p, b, i, k->thin, k->thin_count, m->q, 0);
+        OARI_TRY(OARI_KERNEL(&l.m, low_rank_p, &l));
         k->thin_count += thin_count(p, m, 0);
     }
+    return OAR_OK;
 }
 
-static oar_status reduce_thin(const oar_bucket *b, message *k, oar_group *group,
+static oar_status reduce_thin(const oar_bucket *b, message *k, oar_group *group)
+{
+    return oar_all_reduce(group, span_of(b, k->thin, 0, k->thin_count, OAR_F32),
+                          oari_bucket_op(b),
+                          OAR_OPTS(oar_call_opts, .label = "thin gradients",
+                                   .weight = b->weight,
+                                   .canonical = b->canonical),
+                          NULL);
+}
+
+static oar_status reduce_whole(const oar_bucket *b, oar_span data,
+                               oar_group *group, oar_work **work)
+{
+    return oar_all_reduce(group, data, oari_bucket_op(b),
+                          OAR_OPTS(oar_call_opts, .label = "gradients",
+                                   .weight = b->weight,
+                                   .canonical = b->canonical),
+                          work);
+}
+
+/* A batch that an engine refuses is closed, empty: the reducer tries another
+ * mean. */
+static oar_status reduce_both(const oar_bucket *b, message *k, oar_group *group,
                               oar_work **work)
 {
-    return oar_all_reduce(
-        group, oar_span_of(oar_storage_data(k->thin), k->thin_count, OAR_F32),
-        oari_bucket_op(b),
-        OAR_OPTS(oar_call_opts, .label = "thin gradients", .weight = b->weight,
-                 .canonical = b->canonical),
-        work);
+    oar_span rest = span_of(b, k->rest, 0, k->rest_count, b->data.dtype);
+    oar_status status;
+    oar_error why;
+
+    OARI_TRY(oar_batch_begin(group));
+    status = reduce_thin(b, k, group);
+    if (status == OAR_OK)
+        status = reduce_whole(b, rest, group, NULL);
+    if (status == OAR_OK)
+        return oar_batch_end(group, work);
+    why = *oar_last_error();
+    oar_batch_end(group, NULL);
+    return oari_fail_with(&why);
 }
 
 static int is_full_pass(const power *p)
 {
-    int64_t start_power_sgd =
-        p->opts.start != 0 ? p->opts.start : DEFAULT_START;
-
-    return p->pass < start_power_sgd;
+    return p->pass < (p->opts.start != 0 ? p->opts.start : DEFAULT_START);
 }
 
 static oar_status start_power_sgd(void *arg, oar_group *group,
@@ -209,71 +254,59 @@ static oar_status start_power_sgd(void *arg, oar_group *group,
 {
     power *p = arg;
     message *k;
-    oar_span rest = b->data;
-    oar_call_opts o = oar_call_opts_init();
 
-    if (b->data.device.kind != OAR_CPU)
-        return oari_fail(OAR_E_DEVICE,
-                         "PowerSGD of gradients on %s: it works on the cpu "
-                         "only; oar_hook_half works there",
-                         oar_device_text(b->data.device).text);
-    o.label = "gradients";
-    o.weight = b->weight;
-    o.canonical = b->canonical;
     if (is_full_pass(p))
-        return oar_all_reduce(group, rest, oari_bucket_op(b), &o, work);
+        return reduce_whole(b, b->data, group, work);
     OARI_TRY(open_message(p, b, &k));
-    compute_p(p, b, k);
-    move_rest(p, b, k, 0);
-    rest.data = oar_storage_data(k->rest);
-    rest.count = k->rest_count;
-    OARI_TRY(oar_batch_begin(group));
-    OARI_TRY(reduce_thin(b, k, group, NULL));
-    OARI_TRY(oar_all_reduce(group, rest, oari_bucket_op(b), &o, NULL));
-    return oar_batch_end(group, work);
+    OARI_TRY(compute_p(p, b, k));
+    OARI_TRY(move_rest(p, b, k, 0));
+    return reduce_both(b, k, group, work);
 }
 
-/* Computes Q, the matrix transposed times the mean of P, which is kept for
- * multiply_pq. */
-static void compute_q(power *p, const oar_bucket *b, message *k, float *kept)
+/* Computes Q, the matrix transposed times the mean of P, which is kept. */
+static oar_status compute_q(power *p, const oar_bucket *b, message *k)
 {
-    float *thin = oar_storage_data(k->thin), *q;
-    const float *data;
+    oar_span kept = span_of(b, k->kept, 0, k->thin_count, OAR_F32);
+    oar_span thin = span_of(b, k->thin, 0, k->thin_count, OAR_F32);
     size_t at = 0;
 
-    memcpy(kept, thin, k->thin_count * sizeof *kept);
+    OARI_TRY(oari_span_copy(&kept, &thin));
     k->thin_count = 0;
     for (int i = 0; i < b->arrays; i++) {
-        matrix *m = &p->matrix[b->array[i]];
+        const matrix *m = &p->matrix[b->array[i]];
+        oari_low_rank l;
+
         if (!is_thin(p, b, i))
             continue;
-        make_orthonormal(kept + at, m->rows, p->rank);
-        data = data_of(b, i);
-        q = thin + k->thin_count;
-        memset(q, 0, thin_count(p, m, 1) * sizeof *q);
-        for (int64_t r = 0; r < m->rows; r++)
-            for (int c = 0; c < p->rank; c++)
-                add_scaled(q + c * m->columns, data + r * m->columns,
-                           kept[at + (size_t)(c * m->rows + r)], m->columns);
+        l = low_rank_of(p, b, i, k->kept, at, k->thin, k->thin_count);
+        OARI_TRY(OARI_KERNEL(&l.m, low_rank_q, &l));
         at += thin_count(p, m, 0);
         k->thin_count += thin_count(p, m, 1);
     }
+    return OAR_OK;
 }
 
-static void rebuild_matrices(power *p, const oar_bucket *b, message *k,
-                             const float *kept)
+static oar_status rebuild_matrices(power *p, const oar_bucket *b, message *k)
 {
-    const float *thin = oar_storage_data(k->thin);
+    size_t at_p = 0, at_q = 0;
 
     for (int i = 0; i < b->arrays; i++) {
-        matrix *m = &p->matrix[b->array[i]];
+        const matrix *m = &p->matrix[b->array[i]];
+        size_t count = thin_count(p, m, 1);
+        oar_span from, to;
+        oari_low_rank l;
+
         if (!is_thin(p, b, i))
             continue;
-        memcpy(m->q, thin, thin_count(p, m, 1) * sizeof *thin);
-        multiply_pq(m, data_of(b, i), p->rank, kept);
-        thin += thin_count(p, m, 1);
-        kept += thin_count(p, m, 0);
+        from = span_of(b, k->thin, at_q, count, OAR_F32);
+        to = span_of(b, m->q, 0, count, OAR_F32);
+        OARI_TRY(oari_span_copy(&to, &from));
+        l = low_rank_of(p, b, i, k->kept, at_p, m->q, 0);
+        OARI_TRY(OARI_KERNEL(&l.m, low_rank_back, &l));
+        at_p += thin_count(p, m, 0);
+        at_q += count;
     }
+    return OAR_OK;
 }
 
 static oar_status finish_power_sgd(void *arg, oar_group *group,
@@ -281,25 +314,16 @@ static oar_status finish_power_sgd(void *arg, oar_group *group,
 {
     power *p = arg;
     message *k;
-    float *kept;
-    oar_status status;
 
-    if (is_full_pass(p)) {
-        p->pass += b->index == b->buckets - 1;
-        return OAR_OK;
+    if (!is_full_pass(p)) {
+        k = &p->message[b->index];
+        OARI_TRY(move_rest(p, b, k, 1));
+        OARI_TRY(compute_q(p, b, k));
+        OARI_TRY(reduce_thin(b, k, group));
+        OARI_TRY(rebuild_matrices(p, b, k));
     }
-    k = &p->message[b->index];
-    move_rest(p, b, k, 1);
-    kept = oari_alloc(k->thin_count + 1, sizeof *kept);
-    if (kept == NULL)
-        return OAR_E_NOMEM;
-    compute_q(p, b, k, kept);
-    status = reduce_thin(b, k, group, NULL);
-    if (status == OAR_OK)
-        rebuild_matrices(p, b, k, kept);
-    oari_free(kept);
     p->pass += b->index == b->buckets - 1;
-    return status;
+    return OAR_OK;
 }
 
 /* ---- making -------------------------------------------------------------- */
@@ -310,6 +334,7 @@ static void forget_power_sgd(void *arg, int for_good)
 
     for (int i = 0; i < p->messages; i++) {
         oar_storage_release(p->message[i].thin);
+        oar_storage_release(p->message[i].kept);
         oar_storage_release(p->message[i].rest);
     }
     oari_free(p->message);
@@ -318,34 +343,24 @@ static void forget_power_sgd(void *arg, int for_good)
     if (!for_good)
         return;
     for (int i = 0; i < p->arrays; i++) {
-        oari_free(p->matrix[i].q);
-        oari_free(p->matrix[i].lost);
+        oar_storage_release(p->matrix[i].q);
+        oar_storage_release(p->matrix[i].lost);
     }
     oari_free(p->matrix);
     oari_free(p);
 }
 
-static oar_status take_matrix(power *p, int index, const int64_t shape[2])
+static void take_matrix(power *p, int index, const int64_t shape[2])
 {
     matrix *m = &p->matrix[index];
     double least = p->opts.least > 0 ? p->opts.least : 2;
-    int64_t whole = shape[0] * shape[1];
 
     if (shape[0] <= 0 || shape[1] <= 0 ||
-        (double)whole < least * (double)(p->rank * (shape[0] + shape[1])))
-        return OAR_OK;
+        (double)(shape[0] * shape[1]) <
+            least * (double)(p->rank * (shape[0] + shape[1])))
+        return;
     m->rows = shape[0];
     m->columns = shape[1];
-    m->q = oari_alloc((size_t)(m->columns * p->rank), sizeof *m->q);
-    if (m->q == NULL)
-        return OAR_E_NOMEM;
-    /* The iteration begins with the same random numbers on all ranks. */
-    oari_rng_normal_f32((oari_rng){ p->opts.seed, (uint64_t)index }, 0, m->q,
-                        (size_t)(m->columns * p->rank));
-    if (p->opts.no_feedback)
-        return OAR_OK;
-    m->lost = oari_alloc((size_t)whole, sizeof *m->lost);
-    return m->lost != NULL ? OAR_OK : OAR_E_NOMEM;
 }
 
 oar_status oar_hook_power_sgd(int arrays, const int64_t (*shape)[2],
@@ -356,7 +371,6 @@ oar_status oar_hook_power_sgd(int arrays, const int64_t (*shape)[2],
                              .start = start_power_sgd,
                              .finish = finish_power_sgd,
                              .forget = forget_power_sgd };
-    oar_status status = OAR_OK;
     oar_power_sgd_opts o;
     power *p;
 
@@ -372,14 +386,12 @@ oar_status oar_hook_power_sgd(int arrays, const int64_t (*shape)[2],
     p->opts = o;
     p->rank = o.rank != 0 ? o.rank : 1;
     p->matrix = oari_alloc((size_t)arrays + 1, sizeof *p->matrix);
-    if (p->matrix == NULL)
-        status = OAR_E_NOMEM;
-    for (; status == OAR_OK && p->arrays < arrays; p->arrays++)
-        status = take_matrix(p, p->arrays, shape[p->arrays]);
-    if (status != OAR_OK) {
+    if (p->matrix == NULL) {
         forget_power_sgd(p, 1);
-        return status;
+        return OAR_E_NOMEM;
     }
+    for (; p->arrays < arrays; p->arrays++)
+        take_matrix(p, p->arrays, shape[p->arrays]);
     made.arg = p;
     return oari_struct_give(hook, &made, sizeof made, "hook");
 }

@@ -102,8 +102,10 @@ void oari_reducer_reset(oar_reducer *r)
     for (int i = 0; i < r->buckets; i++) {
         oari_bucket *b = &r->bucket[i];
 
-        for (int k = 0; k < b->pieces; k++)
+        for (int k = 0; k < b->pieces; k++) {
             wait_and_release(&b->piece[k].work);
+            b->piece[k].held = 0;
+        }
         b->ready = b->begun = 0;
         b->told = 0;
     }

@@ -24,6 +24,7 @@ typedef struct oari_piece {
     int bucket;
     size_t first, end; /* elements of the bucket */
     oar_work *work;
+    int held; /* on a GPU: is posted at the end of the pass */
     int64_t started_ns;
     _Atomic int64_t done_ns;
 } oari_piece;
@@ -92,7 +93,8 @@ struct oar_reducer {
     oar_reducer_stats stats; /* of the pass under way, then of the last */
     /* On a GPU: */
     unsigned char *flag; /* by array, instead of those in the last bucket */
-    int asks_flags;      /* the pass runs as it is; it is not replayed */
+    int asks_flags;      /* the pass is not replayed, on some rank perhaps */
+    int holds;           /* other ranks post buckets at the end of this pass */
     int scales;          /* the engine has no weighted mean */
     double factor;       /* then: of this rank's numbers, in this pass */
 };
@@ -151,6 +153,14 @@ size_t oari_pieces_next(const oar_reducer *r, int array, size_t elements);
  * and dtype; on a GPU in the order of the current stream. */
 oar_status oari_span_clear(const oar_span *span);
 oar_status oari_span_copy(const oar_span *to, const oar_span *from);
+
+/* Engines without a weighted mean take the plain one of numbers that are scaled
+ * before: by this rank's weight over the mean of all weights. A collective. */
+oar_status oari_weight_factor(oar_group *group, double weight, double *factor);
+
+/* Scales the numbers at the beginning of a storage. */
+oar_status oari_storage_scale(oar_storage *storage, const oar_span *span,
+                              double factor);
 
 /* Posts a bucket behind what is on the current stream, which is a place where a
  * replay is cut; at once also if the caller replays the step later. */

@@ -7,6 +7,9 @@
  *                                           hosts
  *   OWN      memory of each rank            all ranks
  *
+ * Of arrays on a GPU, MAPPED is memory of the GPU that all ranks map, and HOST
+ * a window of the only host, from which each rank copies units to its GPU.
+ *
  * Arrays that are always whole (`resident`) are in one window, or in memory of
  * this rank; others are in buffers while they are whole.
  */
@@ -42,6 +45,30 @@ static host_view look_at_hosts(const oar_group *group)
         v.even &= there * v.hosts == ranks;
     }
     return v;
+}
+
+static oar_status choose_gpu_hold(oar_shards *s, const host_view *v)
+{
+    oar_hold *hold = &s->opts.hold;
+    int maps = v->hosts == 1 && s->one_gpu;
+
+    if (*hold == OAR_HOLD_AUTO)
+        *hold = maps ? OAR_HOLD_MAPPED : OAR_HOLD_OWN;
+    if (*hold == OAR_HOLD_MAPPED && !maps)
+        return oari_fail(OAR_E_DEVICE,
+                         "OAR_HOLD_MAPPED of arrays on GPUs needs all ranks on "
+                         "one GPU; they are on several");
+    if (*hold == OAR_HOLD_HOST && v->hosts > 1)
+        return oari_fail(OAR_E_DEVICE,
+                         "OAR_HOLD_HOST of arrays on GPUs needs all ranks on "
+                         "one host; they are on %d",
+                         v->hosts);
+    if (*hold == OAR_HOLD_HOST && s->opts.stage != OAR_ZERO_STAGE_3)
+        return oari_fail(OAR_E_DEVICE,
+                         "OAR_HOLD_HOST of arrays on GPUs needs "
+                         "OAR_ZERO_STAGE_3: with other stages they are always "
+                         "whole on the GPU");
+    return OAR_OK;
 }
 
 static oar_status choose_hold(oar_shards *s, const host_view *v)
@@ -116,7 +143,8 @@ oar_status oari_hold_choose(oar_shards *s, const oar_group *group)
 {
     host_view hosts = look_at_hosts(group);
 
-    OARI_TRY(choose_hold(s, &hosts));
+    OARI_TRY(oari_shards_on_gpu(s) ? choose_gpu_hold(s, &hosts)
+                                   : choose_hold(s, &hosts));
     s->resident =
         s->opts.hold == OAR_HOLD_MAPPED || s->opts.stage != OAR_ZERO_STAGE_3;
     return OAR_OK;
@@ -167,6 +195,9 @@ oar_status oari_hold_open(oar_shards *s, oar_group *group)
     OARI_TRY(make_groups(s, group, &hosts));
     if (s->opts.hold == OAR_HOLD_OWN)
         return OAR_OK;
+    if (oari_shards_on_gpu(s))
+        return s->opts.hold == OAR_HOLD_HOST ? oari_offload_open(s)
+                                             : oari_gpu_map_whole(s);
     if (s->opts.hold == OAR_HOLD_HOST)
         s->arrays_pool.local = s->local;
     return make_common_memory(s);
@@ -179,7 +210,7 @@ oar_status oari_hold_protect(oar_shards *s)
     int first = s->gather_group != NULL ? s->gather_first : s->part;
     int parts = s->gather_group != NULL ? oar_group_size(s->gather_group) : 1;
 
-    if (s->window == NULL)
+    if (s->window == NULL || s->offload != NULL)
         return OAR_OK;
     for (int f = 0; f < s->flats; f++) {
         const oari_flat *flat = &s->flat[f];

@@ -33,17 +33,24 @@ static oar_span part_of_whole(const oar_shards *s, const oari_flat *flat)
 {
     size_t at = flat->first * oar_dtype_size(flat->whole_dtype);
 
-    return oar_span_of((unsigned char *)oari_shards_whole(s, flat) + at,
-                       flat->counts[s->part], flat->whole_dtype);
+    return oari_span_on(s->device,
+                        (unsigned char *)oari_shards_whole(s, flat) + at,
+                        flat->counts[s->part], flat->whole_dtype);
 }
 
 /* Copies this rank's part to where the flat is whole, converted. */
-static void copy_part(const oar_shards *s, const oari_flat *flat)
+static oar_status copy_part(const oar_shards *s, const oari_flat *flat)
 {
     oar_span mine = oari_shards_part(s, flat), to = part_of_whole(s, flat);
 
+    if (oari_shards_on_gpu(s)) {
+        oari_numbers whole = oari_whole_numbers(s, flat);
+        oari_numbers part = oari_part_numbers(s, flat);
+        return oari_numbers_copy(&whole, &part);
+    }
     if (mine.count != 0)
         oari_convert(to.data, to.dtype, mine.data, mine.dtype, mine.count);
+    return OAR_OK;
 }
 
 /* Posts the gather of a flat into its whole memory. If shards are apart, or the
@@ -62,9 +69,9 @@ static oar_status post_gather(oar_shards *s, oari_flat *flat, int kind,
 
     for (int i = 0; i < oar_group_size(s->gather_group); i++)
         count += counts[i];
-    whole =
-        oar_span_of((unsigned char *)oari_shards_whole(s, flat) + from * size,
-                    count, flat->whole_dtype);
+    whole = oari_span_on(
+        s->device, (unsigned char *)oari_shards_whole(s, flat) + from * size,
+        count, flat->whole_dtype);
     s->stats.gathered_bytes += (count - mine.count) * size;
     oari_busy_begin(&s->busy);
     status =
@@ -81,28 +88,30 @@ static oar_status begin_gather(oar_shards *s, int unit, int now)
     oari_shard_unit *u = &s->unit[unit];
 
     u->coming = 1;
+    s->stats.gathers++;
+    if (s->offload != NULL)
+        return oari_offload_begin(s, unit);
     for (int f = u->first; f < u->first + u->flats; f++) {
         oari_flat *flat = &s->flat[f];
         size_t bytes = flat->count * oar_dtype_size(flat->whole_dtype);
 
         OARI_TRY(oari_buffer_take(&s->arrays_pool, bytes, &flat->whole));
         if (s->apart || s->gather_group == NULL)
-            copy_part(s, flat);
+            OARI_TRY(copy_part(s, flat));
         if (s->gather_group != NULL)
             OARI_TRY(
                 post_gather(s, flat, KEY_GATHER, now ? NULL : &flat->gather));
     }
-    s->stats.gathers++;
     return OAR_OK;
 }
 
-static oar_status wait_for_work(oar_work **work)
+static oar_status wait_for_work(const oar_shards *s, oar_work **work)
 {
     oar_status status;
 
     if (*work == NULL)
         return OAR_OK;
-    status = oar_work_wait(*work);
+    status = oari_shards_await(s, *work, -1);
     oar_work_release(*work);
     *work = NULL;
     return status;
@@ -113,8 +122,10 @@ static oar_status finish_gather(oar_shards *s, int unit)
     oari_shard_unit *u = &s->unit[unit];
 
     for (int f = u->first; f < u->first + u->flats; f++)
-        OARI_TRY(wait_for_work(&s->flat[f].gather));
-    if (s->local != NULL) {
+        OARI_TRY(wait_for_work(s, &s->flat[f].gather));
+    if (s->offload != NULL)
+        OARI_TRY(oari_offload_finish(s, unit));
+    if (s->local != NULL && !oari_shards_on_gpu(s)) {
         oari_unit_name name = oari_shards_unit_name(s, unit);
         OARI_TRY(oar_barrier(s->local,
                              OAR_OPTS(oar_call_opts, .label = name.text,
@@ -174,7 +185,7 @@ static oar_status gather_ahead(oar_shards *s)
 {
     int ahead = s->opts.prefetch;
 
-    if (s->gather_group == NULL)
+    if (s->gather_group == NULL && s->offload == NULL)
         return OAR_OK;
     for (int i = s->position; i < s->gathers_before && ahead > 0; i++) {
         int unit = s->gathered_before[i];
@@ -270,10 +281,11 @@ oar_span oar_shards_array(const oar_shards *shards, int array)
     a = &shards->array[array];
     flat = &shards->flat[a->flat];
     if (!shards->resident && shards->unit[a->unit].users == 0)
-        return oar_span_of(NULL, a->count, flat->whole_dtype);
+        return oari_span_on(shards->device, NULL, a->count, flat->whole_dtype);
     data = oari_shards_whole(shards, flat);
-    return oar_span_of(data + a->at * oar_dtype_size(flat->whole_dtype),
-                       a->count, flat->whole_dtype);
+    return oari_span_on(shards->device,
+                        data + a->at * oar_dtype_size(flat->whole_dtype),
+                        a->count, flat->whole_dtype);
 }
 
 oar_status oari_shards_gather_array(oar_shards *s, int array, void *to)
@@ -298,7 +310,8 @@ oar_status oari_shards_gather_array(oar_shards *s, int array, void *to)
                 (a->at + first - flat->first) * oar_dtype_size(flat->dtype);
         mine.count = counts[s->part];
         status = oar_all_gather_v(
-            s->reduce, mine, oar_span_of(to, a->count, flat->dtype), counts,
+            s->reduce, mine,
+            oari_span_on(s->shard_device, to, a->count, flat->dtype), counts,
             OAR_OPTS(oar_call_opts, .label = label,
                      .key = oari_shards_key(KEY_ARRAY, array)),
             NULL);
@@ -316,18 +329,20 @@ static oar_status gather_resident(oar_shards *s)
     oar_status status = OAR_OK;
 
     for (int f = 0; s->apart && f < s->flats; f++)
-        copy_part(s, &s->flat[f]);
+        OARI_TRY(copy_part(s, &s->flat[f]));
     for (int f = 0; s->gather_group != NULL && f < s->flats && status == OAR_OK;
          f++)
         status = post_gather(s, &s->flat[f], KEY_PUBLISH, &s->flat[f].gather);
     if (s->gather_group != NULL)
         s->stats.gathers += s->units;
     for (int f = 0; s->gather_group != NULL && f < s->flats; f++) {
-        oar_status waited = wait_for_work(&s->flat[f].gather);
+        oar_status waited = wait_for_work(s, &s->flat[f].gather);
         if (status == OAR_OK)
             status = waited;
     }
-    if (status == OAR_OK && s->local != NULL)
+    if (status == OAR_OK && s->local != NULL && oari_shards_on_gpu(s))
+        status = oari_gpu_fence(s);
+    else if (status == OAR_OK && s->local != NULL)
         status = oar_barrier(
             s->local,
             OAR_OPTS(oar_call_opts, .label = "shards_publish",
@@ -366,6 +381,8 @@ oar_status oar_shards_publish_at(const char *file, int line, oar_shards *shards)
     s->stats.exposed_s = 0;
     oari_busy_clear(&s->busy);
     status = s->resident ? gather_resident(s) : drop_unused(s);
+    if (status == OAR_OK && s->offload != NULL)
+        status = oari_offload_publish(s);
     if (status != OAR_OK)
         return oari_shards_break(s);
     begin_order(s);

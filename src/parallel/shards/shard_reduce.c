@@ -15,111 +15,26 @@
  * this rank before, to gather a unit. So where units are gathered the wait is
  * short, and it is left out after passes in which ranks had different
  * gradients.
- *
- * The mean goes straight to the shards if they have no gradient yet and its
- * dtype. Else it is left in this rank's part of the whole gradient or, if that
- * is a half and the sum is not, in memory of its own, and then added.
  */
 #include <string.h>
 
 #include "base/call_site.h"
 #include "base/clock.h"
 #include "base/dtype.h"
-#include "base/reduce/reduce.h"
 #include "base/status.h"
+#include "parallel/reducer/reducer.h"
 #include "parallel/shards/shards.h"
 
 enum { KEY_REDUCE = 3, KEY_FLAGS = 4, KEY_WEIGHT = 5, KEY_ORDER = 6 };
-enum { PATIENCE_MS = 1000, BLOCK = 256 };
+enum { PATIENCE_MS = 1000 };
 
-static oar_span whole_grad(const oari_flat *flat)
+static oar_span whole_grad(oar_device device, const oari_flat *flat)
 {
-    return oar_span_of(flat->grad->data, flat->count, flat->whole_dtype);
-}
-
-/* Whether earlier passes have left gradients in the shards of a flat. */
-static int has_grads(const oar_shards *s, const oari_flat *flat)
-{
-    for (int i = 0; i < flat->shards; i++)
-        if (oar_tensor_grad(s->shard[flat->first_shard + i].tensor) != NULL)
-            return 1;
-    return 0;
-}
-
-/* Whether the mean is reduced straight into the gradients of the shards. */
-static int stores_mean(const oar_shards *s, const oari_flat *flat)
-{
-    return flat->mean_dtype == flat->dtype && !has_grads(s, flat);
-}
-
-/* Returns where the mean of this rank's part is left by reductions. */
-static oar_span mean_of(const oar_shards *s, const oari_flat *flat)
-{
-    unsigned char *data;
-
-    if (stores_mean(s, flat))
-        data = (unsigned char *)oar_storage_data(s->grads) + flat->grad_at;
-    else if (flat->mean != NULL)
-        data = flat->mean->data;
-    else
-        data = (unsigned char *)flat->grad->data +
-               flat->first * oar_dtype_size(flat->whole_dtype);
-    return oar_span_of(data, flat->counts[s->part], flat->mean_dtype);
+    return oari_span_on(device, flat->grad->data, flat->count,
+                        flat->whole_dtype);
 }
 
 /* ---- after a reduction --------------------------------------------------- */
-
-/* Adds numbers of the same dtype. */
-static void add_same(oar_span to, const void *from)
-{
-    const void *source[2] = { to.data, from };
-    oari_reduction sum = { .kind = OAR_REDUCE_OP_SUM,
-                           .dtype = to.dtype,
-                           .sources = 2,
-                           .source = source,
-                           .destinations = 1,
-                           .destination = &to.data };
-
-    oari_reduce(&sum, to.count);
-}
-
-static void add_to(oar_span to, const unsigned char *from, oar_dtype dtype)
-{
-    size_t size = oar_dtype_size(dtype), width = oar_dtype_size(to.dtype);
-    double wide[BLOCK]; /* of to's dtype */
-
-    if (to.dtype == dtype) {
-        add_same(to, from);
-        return;
-    }
-    for (size_t i = 0; i < to.count; i += BLOCK) {
-        size_t count = to.count - i < BLOCK ? to.count - i : BLOCK;
-
-        oari_convert(wide, to.dtype, from + i * size, dtype, count);
-        add_same(
-            oar_span_of((unsigned char *)to.data + i * width, count, to.dtype),
-            wide);
-    }
-}
-
-/* Gives the mean, which is not in the shards, to them. */
-static void add_mean(oar_shards *s, const oari_flat *flat)
-{
-    oar_span mean = mean_of(s, flat);
-    size_t size = oar_dtype_size(mean.dtype);
-
-    for (int i = 0; i < flat->shards; i++) {
-        const oar_shard *shard = &s->shard[flat->first_shard + i];
-        size_t at = s->array[shard->array].at + shard->first - flat->first;
-        const unsigned char *from = (unsigned char *)mean.data + at * size;
-
-        if (oar_tensor_grad(shard->tensor) != NULL)
-            add_to(shard->grad, from, mean.dtype);
-        else
-            oari_convert(shard->grad.data, shard->grad.dtype, from, mean.dtype,
-                         shard->grad.count);
-    }
-}
 
 static oar_status post_replicas(oar_shards *s, oari_shard_unit *u)
 {
@@ -136,7 +51,7 @@ static oar_status post_replicas(oar_shards *s, oari_shard_unit *u)
         oar_work_release(flat->reduce);
         flat->reduce = NULL;
         oari_busy_begin(&s->busy);
-        status = oar_all_reduce(s->replicas, mean_of(s, flat), op,
+        status = oar_all_reduce(s->replicas, oari_mean_of(s, flat), op,
                                 OAR_OPTS(oar_call_opts, .label = name.text,
                                          .weight = s->group_weight,
                                          .canonical = s->opts.canonical,
@@ -156,7 +71,7 @@ static oar_status wait_for_unit(oar_shards *s, const oari_shard_unit *u,
         oar_status status = OAR_OK;
 
         if (s->flat[f].reduce != NULL)
-            status = oar_work_wait_for(s->flat[f].reduce, timeout_ms);
+            status = oari_shards_await(s, s->flat[f].reduce, timeout_ms);
         if (status == OAR_E_TIMEOUT && timeout_ms >= 0 &&
             oar_group_fault(s->reduce, NULL) == OAR_OK)
             return OAR_OK;
@@ -175,10 +90,10 @@ static oar_status close_unit(oar_shards *s, oari_shard_unit *u)
             continue;
         oar_work_release(flat->reduce);
         flat->reduce = NULL;
-        if (!stores_mean(s, flat))
-            add_mean(s, flat);
+        OARI_TRY(oari_mean_give(s, flat));
         OARI_TRY(oari_buffer_give_back(&s->grads_pool, flat->mean));
-        flat->mean = NULL;
+        OARI_TRY(oari_buffer_give_back(&s->grads_pool, flat->wide));
+        flat->mean = flat->wide = NULL;
         if (s->opts.stage != OAR_ZERO_STAGE_1) {
             OARI_TRY(oari_buffer_give_back(&s->grads_pool, flat->grad));
             flat->grad = NULL;
@@ -212,7 +127,8 @@ static oar_status settle_oldest(oar_shards *s, int64_t timeout_ms, int *done)
 
 static int gathers_units(const oar_shards *s)
 {
-    return !s->resident && (s->gather_group != NULL || s->local != NULL);
+    return !s->resident && s->offload == NULL &&
+           (s->gather_group != NULL || s->local != NULL);
 }
 
 /* Gives a unit memory for its gradients. */
@@ -241,17 +157,21 @@ static oar_status open_unit(oar_shards *s, int unit)
     return OAR_OK;
 }
 
-static void clear_missing(oar_shards *s, int unit)
+static oar_status clear_missing(oar_shards *s, int unit)
 {
     for (int i = 0; i < s->arrays; i++) {
         const oari_sharded_array *a = &s->array[i];
         const oari_flat *flat = &s->flat[a->flat];
         size_t size = oar_dtype_size(flat->whole_dtype);
 
-        if (a->unit == unit && !a->ready && !flat->frozen)
-            memset((unsigned char *)flat->grad->data + a->at * size, 0,
-                   a->count * size);
+        if (a->unit == unit && !a->ready && !flat->frozen) {
+            oar_span missing = oari_span_on(
+                s->device, (unsigned char *)flat->grad->data + a->at * size,
+                a->count, flat->whole_dtype);
+            OARI_TRY(oari_span_clear(&missing));
+        }
     }
+    return OAR_OK;
 }
 
 /* The weight of all ranks of this group counts in the mean over replicas. */
@@ -263,16 +183,6 @@ static oar_status post_weight(oar_shards *s)
         OAR_OPTS(oar_call_opts, .label = "weights",
                  .key = oari_shards_key(KEY_WEIGHT, s->passes)),
         &s->weight_work);
-}
-
-/* Gives the mean memory of its own where it needs that. */
-static oar_status open_mean(oar_shards *s, oari_flat *flat)
-{
-    size_t bytes = flat->counts[s->part] * oar_dtype_size(flat->mean_dtype);
-
-    if (stores_mean(s, flat) || flat->mean_dtype == flat->whole_dtype)
-        return OAR_OK;
-    return oari_buffer_take(&s->grads_pool, bytes, &flat->mean);
 }
 
 /* Posts the next unit of the order. */
@@ -287,24 +197,28 @@ static oar_status post_unit(oar_shards *s)
     if (!u->open)
         OARI_TRY(open_unit(s, unit));
     if (u->ready < u->trained)
-        clear_missing(s, unit);
+        OARI_TRY(clear_missing(s, unit));
     for (int f = u->first; f < u->first + u->flats; f++) {
         oari_flat *flat = &s->flat[f];
+        const oar_call_opts *opts;
         oar_status status;
         oar_span whole;
 
         if (flat->frozen)
             continue;
-        whole = whole_grad(flat);
-        OARI_TRY(open_mean(s, flat));
+        whole = whole_grad(s->device, flat);
+        OARI_TRY(oari_mean_open(s, flat));
         oari_busy_begin(&s->busy);
-        status = oar_reduce_scatter_v(
-            s->reduce, whole, flat->counts, mean_of(s, flat),
-            s->opts.weighted ? OAR_WEIGHTED_MEAN : OAR_AVG,
-            OAR_OPTS(oar_call_opts, .label = name.text, .weight = s->weight,
-                     .canonical = s->opts.canonical,
-                     .key = oari_shards_key(KEY_REDUCE, f)),
-            &flat->reduce);
+        opts = OAR_OPTS(oar_call_opts, .label = name.text, .weight = s->weight,
+                        .canonical = s->opts.canonical,
+                        .key = oari_shards_key(KEY_REDUCE, f));
+        if (oari_shards_on_gpu(s))
+            status = oari_gpu_post_reduce(s, flat, oari_mean_of(s, flat), opts);
+        else
+            status = oar_reduce_scatter_v(
+                s->reduce, whole, flat->counts, oari_mean_of(s, flat),
+                s->opts.weighted ? OAR_WEIGHTED_MEAN : OAR_AVG, opts,
+                &flat->reduce);
         OARI_TRY(oari_busy_end(&s->busy, status, flat->reduce));
         s->stats.reduced_bytes += oari_span_bytes(&whole);
     }
@@ -362,9 +276,10 @@ oar_span oar_shards_grad(oar_shards *shards, int array)
         return none;
     if (oari_shards_open_grads(shards, a->unit) != OAR_OK)
         return none;
-    return oar_span_of((unsigned char *)flat->grad->data +
-                           a->at * oar_dtype_size(flat->whole_dtype),
-                       a->count, flat->whole_dtype);
+    return oari_span_on(shards->device,
+                        (unsigned char *)flat->grad->data +
+                            a->at * oar_dtype_size(flat->whole_dtype),
+                        a->count, flat->whole_dtype);
 }
 
 oar_status oar_shards_ready_at(const char *file, int line, oar_shards *shards,
@@ -460,9 +375,17 @@ static oar_status end_pass(oar_shards *s)
     s->impatient = 0;
     while (s->posted < s->units)
         OARI_TRY(post_unit(s));
-    OARI_TRY(post_flags(s));
+    if (!oari_shards_on_gpu(s)) /* ranks then need not read units any more */
+        OARI_TRY(post_flags(s));
     while (s->settled < s->posted)
         OARI_TRY(settle_oldest(s, -1, &done));
+    if (oari_shards_on_gpu(s)) {
+        if (s->opts.host_state)
+            OARI_TRY(oari_offload_wait(s));
+        else if (s->local != NULL) /* ranks have units in common: as above */
+            OARI_TRY(oari_gpu_fence(s));
+        OARI_TRY(post_flags(s));
+    }
     OARI_TRY(read_flags(s));
     if (s->passes++ == 0)
         OARI_TRY(learn_order(s));

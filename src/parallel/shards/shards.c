@@ -12,8 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <oarsong/shared.h>
-
 #include "base/alloc.h"
 #include "base/call_site.h"
 #include "base/dtype.h"
@@ -58,14 +56,19 @@ oar_status oari_shards_break(oar_shards *s)
     return oari_fail_with(&s->fault);
 }
 
+size_t oari_shards_part_at(const oar_shards *s, const oari_flat *flat)
+{
+    return s->resident && !s->apart
+               ? flat->whole_at + flat->first * oar_dtype_size(flat->dtype)
+               : flat->part_at;
+}
+
 oar_span oari_shards_part(const oar_shards *s, const oari_flat *flat)
 {
-    size_t at = s->resident && !s->apart
-                    ? flat->whole_at + flat->first * oar_dtype_size(flat->dtype)
-                    : flat->part_at;
+    unsigned char *data = oar_storage_data(s->params);
 
-    return oar_span_of((unsigned char *)oar_storage_data(s->params) + at,
-                       flat->counts[s->part], flat->dtype);
+    return oari_span_on(s->shard_device, data + oari_shards_part_at(s, flat),
+                        flat->counts[s->part], flat->dtype);
 }
 
 /* ---- comparing the ranks ------------------------------------------------- */
@@ -82,8 +85,9 @@ static void describe_array(const void *of, int64_t index, char *line,
     const array_list *list = of;
     const oar_shards_opts *o = list->opts;
 
-    snprintf(line, bytes, "%zu %s in unit %d%s%s, rows of %zu%s",
+    snprintf(line, bytes, "%zu %s%s in unit %d%s%s, rows of %zu%s",
              list->array[index].count, oar_dtype_name(list->array[index].dtype),
+             list->array[index].device.kind == OAR_CUDA ? " of a GPU" : "",
              list->unit[index], o->names != NULL ? " for " : "",
              o->names != NULL ? o->names[index] : "",
              o->rows != NULL ? o->rows[index] : 0,
@@ -105,35 +109,36 @@ static oar_status agree_on_arrays(oar_group *group, int arrays,
 
     snprintf(options, sizeof options,
              "part %d, stage %d, hold %d, prefetch %d, no_scatter %d, weighted "
-             "%d, canonical %d, replicas %s, mixed %d: %s and %s",
+             "%d, canonical %d, replicas %s, host_state %d, mixed %d: %s and "
+             "%s",
              part, (int)o->stage, (int)o->hold, o->prefetch, o->no_scatter != 0,
              o->weighted != 0, o->canonical != 0,
-             o->replicas != NULL ? "given" : "none", o->mixed != 0,
-             oar_dtype_name(o->whole_dtype), oar_dtype_name(o->reduce_dtype));
+             o->replicas != NULL ? "given" : "none", o->host_state != 0,
+             o->mixed != 0, oar_dtype_name(o->whole_dtype),
+             oar_dtype_name(o->reduce_dtype));
     return oari_agree(&manifest, group);
 }
 
 /* ---- memory -------------------------------------------------------------- */
-
-static oar_status make_zeros(size_t bytes, oar_storage **zeros)
-{
-    OARI_TRY(oar_storage_create(bytes, 1, zeros));
-    if (bytes != 0)
-        memset(oar_storage_data(*zeros), 0, bytes);
-    return OAR_OK;
-}
 
 static oar_status make_own_memory(oar_shards *s)
 {
     size_t units = (size_t)s->units + 1;
 
     if (s->resident && s->whole == NULL)
-        OARI_TRY(make_zeros(s->whole_bytes, &s->whole));
+        OARI_TRY(oari_shards_zeros(s->device, s->whole_bytes, &s->whole));
     if (s->resident && !s->apart)
         s->params = oar_storage_retain(s->whole);
     else
-        OARI_TRY(make_zeros(s->part_bytes, &s->params));
-    OARI_TRY(oar_storage_create(s->grad_bytes, 1, &s->grads));
+        OARI_TRY(oari_shards_zeros(s->shard_device, s->part_bytes, &s->params));
+    if (s->opts.host_state)
+        OARI_TRY(oari_offload_make_grads(s));
+    else if (oari_shards_on_gpu(s))
+        OARI_TRY(oar_storage_create_on(s->device, s->grad_bytes, &s->grads));
+    else
+        OARI_TRY(oar_storage_create(s->grad_bytes, 1, &s->grads));
+    if (oari_shards_on_gpu(s))
+        OARI_TRY(oari_shards_zeros(s->device, sizeof(float), &s->fence));
     s->gathered = oari_alloc(4 * units, sizeof *s->gathered);
     s->gathered_before = oari_alloc(4 * units, sizeof *s->gathered_before);
     s->order = oari_alloc(units, sizeof *s->order);
@@ -163,7 +168,8 @@ static oar_status make_shard(oar_shards *s, oar_shard *shard, int array)
 
     shard->array = array;
     shard->size = sizeof *shard;
-    shard->data = oar_span_of(data, shard->count, flat->dtype);
+    shard->data =
+        oari_span_on(s->shard_device, data, shard->count, flat->dtype);
     shard->tensor =
         oar_view_of(NULL, s->params, (int64_t)((size_t)(data - base) / size),
                     flat->dtype, shape);
@@ -172,9 +178,10 @@ static oar_status make_shard(oar_shards *s, oar_shard *shard, int array)
     if (flat->frozen)
         return OAR_OK;
     s->tensor[s->trained_shards++] = shard->tensor;
-    shard->grad = oar_span_of((unsigned char *)oar_storage_data(s->grads) +
-                                  flat->grad_at + at * size,
-                              shard->count, flat->dtype);
+    shard->grad = oari_span_on(s->shard_device,
+                               (unsigned char *)oar_storage_data(s->grads) +
+                                   flat->grad_at + at * size,
+                               shard->count, flat->dtype);
     grad = oar_view_of(NULL, s->grads, (int64_t)(flat->grad_at / size + at),
                        flat->dtype, shape);
     if (grad == NULL)
@@ -224,70 +231,6 @@ static oar_status make_shards(oar_shards *s)
     return status;
 }
 
-/* ---- the first numbers --------------------------------------------------- */
-
-/* Writes the arrays of a flat to `to`, from element `first` on `count` of them.
- */
-static void pack_arrays(const oar_shards *s, const oar_span *array, int flat,
-                        size_t first, size_t count, unsigned char *to)
-{
-    size_t size = oar_dtype_size(s->flat[flat].dtype);
-
-    for (int i = 0; i < s->arrays; i++) {
-        const oari_sharded_array *a = &s->array[i];
-        size_t low = a->at > first ? a->at : first;
-        size_t high =
-            a->at + a->count < first + count ? a->at + a->count : first + count;
-
-        if (a->flat == flat && array[i].data != NULL && low < high)
-            memcpy(to + (low - first) * size,
-                   (const unsigned char *)array[i].data + (low - a->at) * size,
-                   (high - low) * size);
-    }
-}
-
-/* Sends rank 0's numbers to the ranks that have them. */
-static oar_status scatter_flat(oar_shards *s, const oar_span *array, int f)
-{
-    oari_flat *flat = &s->flat[f];
-    int root = s->part_of[0];
-    oar_span whole = oar_span_of(NULL, 0, flat->dtype);
-    void *memory = NULL;
-    oar_status status = OAR_OK;
-
-    if (s->part == root) {
-        status = oar_shared_alloc(
-            (flat->count + 1) * oar_dtype_size(flat->dtype), &memory);
-        if (status != OAR_OK)
-            return oari_shards_break(s);
-        whole = oar_span_of(memory, flat->count, flat->dtype);
-        pack_arrays(s, array, f, 0, flat->count, memory);
-    }
-    status = oar_scatter_v(
-        s->reduce, whole, flat->counts, oari_shards_part(s, flat), root,
-        OAR_OPTS(oar_call_opts, .label = "shards_create"), NULL);
-    oar_shared_free(memory);
-    return status;
-}
-
-static oar_status fill(oar_shards *s, const oar_span *array)
-{
-    for (int f = 0; f < s->flats; f++) {
-        const oari_flat *flat = &s->flat[f];
-        oar_span part = oari_shards_part(s, flat);
-
-        if (s->opts.no_scatter)
-            pack_arrays(s, array, f, flat->first, part.count, part.data);
-        else if (s->opts.hold != OAR_HOLD_MAPPED || s->apart)
-            OARI_TRY(scatter_flat(s, array, f));
-        else if (s->part == s->part_of[0])
-            pack_arrays(s, array, f, 0, flat->count,
-                        (unsigned char *)oar_storage_data(s->params) +
-                            flat->whole_at);
-    }
-    return oar_shards_publish(s);
-}
-
 /* ---- making -------------------------------------------------------------- */
 
 static oar_status check_arguments(oar_group *group, int arrays,
@@ -322,11 +265,6 @@ static oar_status check_arguments(oar_group *group, int arrays,
                              "shards_create: array %d is in unit %d; units of "
                              "%d arrays are numbered from 0 to %d",
                              i, unit[i], arrays, arrays);
-        if (array[i].device.kind != OAR_CPU)
-            return oari_fail(OAR_E_DEVICE,
-                             "shards_create: array %d is not in the memory of "
-                             "the CPU",
-                             i);
     }
     return OAR_OK;
 }
@@ -432,13 +370,22 @@ static oar_status open_replicas(oar_shards *s, const array_list *list)
 static oar_status build_shards(oar_shards *s, oar_group *group,
                                const oar_span *array, const int *unit)
 {
-    int any = s->opts.hold == OAR_HOLD_AUTO;
+    int any = s->opts.hold == OAR_HOLD_AUTO, overlaps;
     oar_status status;
     size_t page;
 
     OARI_TRY(agree_on_page(group, &page));
+    OARI_TRY(oari_agree_on_status(group, oari_gpu_find_device(s, array),
+                                  "shards_create"));
+    if (oari_shards_on_gpu(s))
+        OARI_TRY(oari_gpu_compare(s, group));
+    overlaps = oari_shards_on_gpu(s) || oar_group_overlaps(group);
+    if (s->opts.prefetch == 0)
+        s->opts.prefetch = overlaps;
+    s->most_under_way = overlaps ? 2 : 1;
     status = place_arrays(s, group, array, unit, page);
     if (status == OAR_E_UNSUPPORTED && any) { /* on all ranks */
+        oari_offload_close(s);
         oari_hold_close(s);
         forget_layout(s);
         s->opts.hold = OAR_HOLD_OWN;
@@ -454,7 +401,7 @@ static oar_status build_shards(oar_shards *s, oar_group *group,
         OARI_TRY(oari_agree_on_status(group, open_replicas(s, &list),
                                       "shards_create"));
     }
-    OARI_TRY(fill(s, array));
+    OARI_TRY(oari_shards_fill(s, array));
     return oari_hold_protect(s);
 }
 
@@ -486,9 +433,6 @@ oar_status oar_shards_create_at(const char *file, int line, oar_group *group,
     pthread_mutex_init(&s->busy.lock, NULL);
     s->arrays_pool.held = s->grads_pool.held = &s->stats.whole_bytes;
     s->arrays_pool.most = s->grads_pool.most = &s->stats.most_bytes;
-    if (o.prefetch == 0)
-        s->opts.prefetch = oar_group_overlaps(group);
-    s->most_under_way = oar_group_overlaps(group) ? 2 : 1;
     status = build_shards(s, group, array, unit);
     if (status != OAR_OK) {
         oar_shards_destroy(s);
@@ -515,12 +459,14 @@ void oar_shards_destroy(oar_shards *shards)
     }
     oari_gathers_end(s);
     oari_reductions_end(s);
+    oari_offload_close(s);
     oari_hold_close(s);
     for (int i = 0; i < s->shards && s->shard != NULL; i++)
         oar_tensor_release(s->shard[i].tensor);
     oar_storage_release(s->whole);
     oar_storage_release(s->params);
     oar_storage_release(s->grads);
+    oar_storage_release(s->fence);
     oar_window_release(s->window);
     forget_layout(s);
     oari_free(s->shard);

@@ -5,8 +5,12 @@
  *   whole_buffer.c  memory for units and gradients while they are whole
  *   shard_gather.c  makes units whole: unshard, prefetch, reshard, publish
  *   shard_reduce.c  gradients: ready, reduce-scatter, wait
+ *   shard_mean.c    from a reduction into the shards
  *   hold.c          decides where whole arrays are, and makes that memory
  *   busy_time.c     how long operations were under way
+ *   shard_fill.c    the first numbers
+ *   shard_gpu.c     arithmetic, fences and mapped memory on a GPU
+ *   shard_offload.c whole arrays in memory of the host, used on a GPU
  *   shards.c        makes shards and answers questions
  *
  * A flat is the arrays of one unit that have one dtype and are all trained or
@@ -21,6 +25,11 @@
  * than shards. Both are cut at the same elements. Shards then always have
  * memory of their own (`apart`), and are converted when a unit is gathered or,
  * where it is always whole, when they are published.
+ *
+ * Of arrays on a GPU, whole arrays and gradients are in its memory. What a unit
+ * needs is put on the current stream, or on others that this one is ordered
+ * behind; so a buffer can be taken as soon as its last user is on the stream.
+ * Shards are there too, or, with `host_state`, in memory of the host.
  */
 #ifndef OARI_PARALLEL_SHARDS_SHARDS_H
 #define OARI_PARALLEL_SHARDS_SHARDS_H
@@ -60,6 +69,7 @@ typedef struct oari_flat {
     oari_whole_buffer *grad;  /* NULL: no gradient is being written */
     oari_whole_buffer *mean;  /* of this rank's part, if it can be neither in
                                  the shards nor in grad */
+    oari_whole_buffer *wide;  /* on a GPU: the gradient in mean_dtype */
     int first_shard, shards;  /* of this rank */
     oar_work *gather, *reduce;
 } oari_flat;
@@ -109,15 +119,18 @@ struct oari_whole_buffer {
     void *data;
     size_t bytes;
     int taken;
-    oar_window *window; /* NULL: shared memory of this rank */
-    oar_work *unread;   /* done when no rank of the host reads it any more */
+    oar_window *window;   /* NULL: shared memory of this rank */
+    oar_work *unread;     /* done when no rank of the host reads it any more */
+    oar_storage *storage; /* on a GPU: that data is in; else NULL */
+    void *busy; /* an event: another stream uses it until then; or NULL */
 };
 
 /* Buffers, given back and taken again. There are never more than were in use at
  * once. */
 typedef struct oari_buffer_pool {
-    oar_group *local; /* buffers are windows of it, which all of its ranks take
+    oar_group *local;  /* buffers are windows of it, which all of its ranks take
                          and give back in the same order; NULL: not shared */
+    oar_device device; /* of the buffers */
     oari_whole_buffer *first;
     uint64_t *held, *most; /* bytes of buffers, now and at most */
 } oari_buffer_pool;
@@ -152,8 +165,18 @@ void oari_busy_clear(oari_busy_time *t);
 
 /* ---- shards.c ------------------------------------------------------------ */
 
+typedef struct oari_offload oari_offload;
+
 struct oar_shards {
-    oar_group *reduce; /* all ranks, by part */
+    oar_device device;       /* of whole arrays and whole gradients */
+    oar_device shard_device; /* of shards: the same, or the cpu */
+    int one_gpu;             /* all ranks are on the GPU that this one is on */
+    oar_storage *fence;      /* one number, for fences of a GPU; or NULL */
+    oari_offload *offload;   /* NULL: whole arrays are not in the host's */
+    int scales;              /* the GPU's engine has no weighted mean */
+    double factor;           /* then: of this rank's gradients, in this pass */
+    int64_t factor_pass;     /* which pass has found it: its number and 1 */
+    oar_group *reduce;       /* all ranks, by part */
     oar_group
         *gather_group; /* the ranks that this one gathers with; NULL: alone */
     oar_group *local;  /* the ranks that have its copy of the arrays in common;
@@ -218,14 +241,123 @@ static inline uint64_t oari_shards_key(int kind, int64_t index)
     return (uint64_t)kind << 48 | (uint64_t)(index + 1);
 }
 
+/* ---- shard_mean.c -------------------------------------------------------- */
+
+/* Returns where the mean of this rank's part is left by reductions. */
+oar_span oari_mean_of(const oar_shards *s, const oari_flat *flat);
+/* Gives the mean memory of its own where it needs that. */
+oar_status oari_mean_open(oar_shards *s, oari_flat *flat);
+/* Gives the mean, where it is not in the shards, to them. */
+oar_status oari_mean_give(oar_shards *s, oari_flat *flat);
+
+/* Returns whether earlier passes have left gradients in the shards of a flat.
+ */
+int oari_flat_has_grads(const oar_shards *s, const oari_flat *flat);
+
+/* Adds the mean of a flat to the gradients of its shards, both on the host. */
+void oari_shards_add_mean(const oar_shards *s, const oari_flat *flat,
+                          oar_span mean);
+
 /* Returns where a flat is while its unit is whole; else NULL. */
 void *oari_shards_whole(const oar_shards *s, const oari_flat *flat);
 
 /* Gives a unit memory for the gradients of a pass, if it has none. */
 oar_status oari_shards_open_grads(oar_shards *s, int unit);
 
-/* Returns the span of this rank's part of a flat, in s->params. */
+/* Returns the span of this rank's part of a flat, in s->params, and where that
+ * is, in bytes. */
 oar_span oari_shards_part(const oar_shards *s, const oari_flat *flat);
+size_t oari_shards_part_at(const oar_shards *s, const oari_flat *flat);
+
+/* ---- shard_fill.c -------------------------------------------------------- */
+
+/* Writes the first numbers and publishes them. A collective. */
+oar_status oari_shards_fill(oar_shards *s, const oar_span *array);
+
+/* ---- shard_gpu.c --------------------------------------------------------- */
+
+static inline int oari_shards_on_gpu(const oar_shards *s)
+{
+    return s->device.kind == OAR_CUDA;
+}
+
+static inline oar_span oari_span_on(oar_device device, void *data, size_t count,
+                                    oar_dtype dtype)
+{
+    oar_span span = oar_span_of(data, count, dtype);
+
+    span.device = device;
+    return span;
+}
+
+/* Elements in a storage, from byte `at` on. */
+typedef struct oari_numbers {
+    oar_storage *storage;
+    size_t at, count;
+    oar_dtype dtype;
+} oari_numbers;
+
+/* Copy, add, and multiply numbers, on any device in the order of its stream.
+ * The first two convert. */
+oar_status oari_numbers_copy(const oari_numbers *to, const oari_numbers *from);
+oar_status oari_numbers_add(const oari_numbers *to, const oari_numbers *from);
+oar_status oari_numbers_scale(const oari_numbers *of, double factor);
+
+/* Returns this rank's part of a flat: in the shards, and in whole memory. */
+oari_numbers oari_part_numbers(const oar_shards *s, const oari_flat *flat);
+oari_numbers oari_whole_numbers(const oar_shards *s, const oari_flat *flat);
+
+/* Makes a storage of zeros on a device. */
+oar_status oari_shards_zeros(oar_device device, size_t bytes,
+                             oar_storage **made);
+
+/* Checks that arrays are all on the cpu or all on one GPU, and takes that. */
+oar_status oari_gpu_find_device(oar_shards *s, const oar_span *array);
+
+/* Learns whether all ranks are on one GPU. A collective. */
+oar_status oari_gpu_compare(oar_shards *s, oar_group *group);
+
+/* Waits until a work has run. On a GPU the current stream waits; the host waits
+ * too, for at most the timeout, unless that is below 0. */
+oar_status oari_shards_await(const oar_shards *s, oar_work *work,
+                             int64_t timeout_ms);
+
+/* What is on the streams of all ranks by now runs before what any of them puts
+ * on its current stream from now on. The host does not wait. */
+oar_status oari_gpu_fence(oar_shards *s);
+
+/* Returns whether this thread records a step on their GPU (replay.h). */
+int oari_shards_are_recorded(const oar_shards *s);
+
+/* Makes s->whole one copy on the GPU for all ranks. A collective; on all ranks,
+ * or on none. */
+oar_status oari_gpu_map_whole(oar_shards *s);
+
+/* Posts the reduction of a flat on a GPU. */
+oar_status oari_gpu_post_reduce(oar_shards *s, oari_flat *flat, oar_span mean,
+                                const oar_call_opts *opts);
+
+/* ---- shard_offload.c ----------------------------------------------------- */
+
+/* Makes the memory of the host, one copy for all ranks, and pins it. A
+ * collective; on all ranks, or on none. */
+oar_status oari_offload_open(oar_shards *s);
+void oari_offload_close(oar_shards *s);
+
+/* Begins to copy a unit to the GPU, beside the current stream; and orders that
+ * stream behind it. */
+oar_status oari_offload_begin(oar_shards *s, int unit);
+oar_status oari_offload_finish(const oar_shards *s, int unit);
+
+/* Copies this rank's parts to the host's memory, for all ranks. */
+oar_status oari_offload_publish(oar_shards *s);
+
+/* With host_state: makes the gradients of shards, pinned; begins to copy the
+ * mean of a flat, which is in flat->mean, to them; and waits for all of these
+ * copies. / */
+oar_status oari_offload_make_grads(oar_shards *s);
+oar_status oari_offload_land(oar_shards *s, oari_flat *flat);
+oar_status oari_offload_wait(oar_shards *s);
 
 /* ---- hold.c -------------------------------------------------------------- */
 

@@ -5,7 +5,10 @@
  * more buffers than were in use at once, and none is larger than the largest
  * flat.
  */
+#include <math.h>
 #include <string.h>
+
+#include <oarsong/device.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
@@ -25,7 +28,13 @@ static void free_buffer(oari_buffer_pool *pool, oari_whole_buffer *b)
         oar_work_release(b->unread);
         oari_fail_with(&keep);
     }
-    if (b->window != NULL)
+    if (b->busy != NULL) {
+        oar_event_synchronize(pool->device, b->busy);
+        oar_event_destroy(pool->device, b->busy);
+    }
+    if (b->storage != NULL) /* behind what is on the current stream */
+        oar_storage_release(b->storage);
+    else if (b->window != NULL)
         oar_window_release(b->window);
     else
         oar_shared_free(b->data);
@@ -41,7 +50,9 @@ static oar_status make_buffer(oari_buffer_pool *pool, size_t bytes,
 
     if (b == NULL)
         return OAR_E_NOMEM;
-    if (pool->local != NULL)
+    if (pool->device.kind == OAR_CUDA)
+        status = oar_storage_create_on(pool->device, bytes, &b->storage);
+    else if (pool->local != NULL)
         status = oar_window_create(pool->local, bytes, NULL, &b->window);
     else
         status = oar_shared_alloc(bytes, &b->data);
@@ -49,7 +60,9 @@ static oar_status make_buffer(oari_buffer_pool *pool, size_t bytes,
         oari_free(b);
         return status;
     }
-    if (b->window != NULL)
+    if (b->storage != NULL)
+        b->data = oar_storage_data(b->storage);
+    else if (b->window != NULL)
         b->data = oar_window_data(b->window);
     b->bytes = bytes;
     *pool->held += bytes;
@@ -106,6 +119,9 @@ oar_status oari_buffer_take(oari_buffer_pool *pool, size_t bytes,
         b->unread = NULL;
         OARI_TRY(status);
     }
+    if (b->busy != NULL)
+        OARI_TRY(oar_stream_wait(pool->device, oar_stream_current(pool->device),
+                                 b->busy));
     b->taken = 1;
     *buffer = b;
     return OAR_OK;
@@ -117,6 +133,14 @@ static oar_status poison(oari_buffer_pool *pool, oari_whole_buffer *buffer)
     if (pool->local != NULL)
         OARI_TRY(oar_barrier(pool->local,
                              OAR_OPTS(oar_call_opts, .label = "poison"), NULL));
+    if (buffer->busy != NULL)
+        OARI_TRY(oar_stream_wait(pool->device, oar_stream_current(pool->device),
+                                 buffer->busy));
+    if (buffer->storage != NULL) {
+        oar_span all = oari_span_on(pool->device, buffer->data,
+                                    buffer->bytes / sizeof(float), OAR_F32);
+        return oar_device_fill(all, NAN, oar_stream_current(pool->device));
+    }
     if (pool->local == NULL || oar_group_rank(pool->local) == 0)
         memset(buffer->data, 0xff, buffer->bytes);
     return OAR_OK;

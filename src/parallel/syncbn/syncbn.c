@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include <oarsong/collective.h>
+#include <oarsong/replay.h>
+#include <oarsong/tensor.h>
 
 #include "base/alloc.h"
 #include "base/call_site.h"
@@ -101,22 +103,64 @@ static int count_parts(void *arg)
     return oar_group_size(l->shared->group);
 }
 
-static double part_weight(void *arg)
+/* Scales f64 numbers on the current stream. */
+static oar_status scale_numbers(oar_span span, double factor)
 {
-    const oari_sync_layer *l = arg;
+    oar_tensor *numbers = NULL, *scaled = NULL;
+    oar_storage *storage;
+    oar_status status;
 
-    return l->shared->weight;
+    if (factor == 1)
+        return OAR_OK;
+    OARI_TRY(oar_storage_create_detached_on(
+        span.device, span.count * sizeof(double), &storage));
+    status = oar_storage_attach(storage, span.data, NULL, NULL);
+    if (status == OAR_OK)
+        numbers = oar_view_of(NULL, storage, 0, OAR_F64,
+                              OAR_SHAPE((int64_t)span.count));
+    if (numbers != NULL)
+        scaled = oar_scale(NULL, numbers, factor);
+    if (status == OAR_OK)
+        status = scaled != NULL ? oar_tensor_copy(numbers, scaled)
+                                : oar_last_error()->status;
+    oar_tensor_release(scaled);
+    oar_tensor_release(numbers);
+    oar_storage_release(storage);
+    return status;
+}
+
+typedef struct part_exchange {
+    const oari_sync_layer *layer;
+    int sums;
+    oar_span mine, all;
+} part_exchange;
+
+/* Reads what may change from step to step: the weight, and whether there are
+ * announcements. The weight is that of merge_sums above. */
+static oar_status exchange_parts(void *arg)
+{
+    const part_exchange *e = arg;
+    const oari_sync_group *c = e->layer->shared;
+    int64_t channels = (int64_t)e->mine.count / 2; /* moments have one more */
+    double weight = e->sums ? c->weight : 1;
+
+    OARI_TRY(oari_syncbn_announce(
+        e->layer, e->sums ? OARI_SYNC_SUMS : OARI_SYNC_MOMENTS, channels));
+    OARI_TRY(scale_numbers(e->mine, weight));
+    OARI_TRY(oar_all_gather(c->group, e->mine, e->all,
+                            OAR_OPTS(oar_call_opts, .label = "batch norm"),
+                            NULL));
+    return weight > 0 ? scale_numbers(e->all, 1 / weight) : OAR_OK;
 }
 
 static oar_status gather_on(void *arg, int sums, oar_span mine, oar_span all)
 {
-    const oari_sync_layer *l = arg;
-    int64_t channels = (int64_t)mine.count / 2; /* moments have one more */
+    part_exchange *e = oari_alloc(1, sizeof *e);
 
-    OARI_TRY(oari_syncbn_announce(l, sums ? OARI_SYNC_SUMS : OARI_SYNC_MOMENTS,
-                                  channels));
-    return oar_all_gather(l->shared->group, mine, all,
-                          OAR_OPTS(oar_call_opts, .label = "batch norm"), NULL);
+    if (e == NULL)
+        return OAR_E_NOMEM;
+    *e = (part_exchange){ arg, sums, mine, all };
+    return oar_replay_cut_with(exchange_parts, e, oari_free);
 }
 
 oari_sync_layer *oari_sync_layer_of(const oar_module *module)
@@ -162,8 +206,7 @@ static oar_status convert_layer(oar_module *module, oari_sync_group *c)
                                  .moments = merge_moments,
                                  .sums = merge_sums,
                                  .parts = count_parts,
-                                 .gather_on = gather_on,
-                                 .weight = part_weight },
+                                 .gather_on = gather_on },
         drop_layer);
     if (status != OAR_OK)
         drop_layer(l);

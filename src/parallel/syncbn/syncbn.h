@@ -44,6 +44,9 @@ typedef enum oari_sync_call {
     OARI_SYNC_END
 } oari_sync_call;
 
+/* Returns whether the module has such layers. */
+int oari_syncbn_is_in(const oar_module *module);
+
 /* Makes all layers of the module announce their collectives until
  * oari_syncbn_dismiss; for ranks with input. Returns 0 if there are no layers.
  */

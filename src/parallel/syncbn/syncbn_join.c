@@ -42,6 +42,11 @@ static oar_module *nth_layer(const oar_module *module, int number)
     return number >= 0 ? find_layer(module, &number) : NULL;
 }
 
+int oari_syncbn_is_in(const oar_module *module)
+{
+    return nth_layer(module, 0) != NULL;
+}
+
 /* Returns the first layer's group, which serves all; NULL: there are no layers.
  */
 static oar_group *group_of(const oar_module *module)

@@ -60,6 +60,15 @@ oar_tensor *oari_tp_all_reduce_own(oar_tape *tape, oar_tensor *x,
 oar_tensor *oari_tp_reduce_scatter_rows(oar_tape *tape, oar_tensor *x,
                                         oar_group *group, uint64_t key);
 
+/* ---- tp_loss_gpu.c ------------------------------------------------------- */
+
+/* oar_tp_cross_entropy of logits on a GPU. part: which classes these are. */
+oar_tensor *oari_tp_cross_entropy_on(oar_tape *tape, oar_tensor *logits,
+                                     oar_tensor *target,
+                                     const oar_cross_entropy_opts *opts,
+                                     const oar_cross_entropy_merge *part,
+                                     oar_group *group);
+
 /* ---- tp_cut.c ------------------------------------------------------------ */
 
 enum { OARI_TP_RANGES = 3 }; /* q, k and v have one each */

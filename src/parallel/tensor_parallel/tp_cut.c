@@ -83,7 +83,8 @@ oar_status oari_tp_cut_make(const oari_tp_cut *cut, oar_tensor *whole,
         *part = oar_tensor_retain(whole);
         return OAR_OK;
     }
-    made = oar_empty(NULL, oar_tensor_dtype(whole), part_shape(cut));
+    made = oar_empty_on(NULL, oar_tensor_device(whole), oar_tensor_dtype(whole),
+                        part_shape(cut));
     if (made == NULL)
         return oar_last_error()->status;
     if (oar_tensor_is_lazy(whole)) {

@@ -95,14 +95,13 @@ static oar_tensor *row(oar_tape *tape, oar_module *module,
 
 /* Returns the index of each row of this rank, given one for each row of all, or
  * of the last of the dims that the rows were made of. */
-static oar_tensor *index_rows(oar_tape *tape, const oari_tp *tp,
-                              const oar_tensor *x)
+static oar_tensor *index_rows(oar_tape *tape, const oari_tp *tp, oar_tensor *x)
 {
     int64_t n = oar_tensor_count(x), first, all;
     int64_t own = oari_tp_rows(tp, &first, &all);
-    oar_tensor *index = oar_empty(tape, OAR_I64, OAR_SHAPE(own));
-    const int64_t *from = oar_tensor_const_data(x);
-    int64_t *to = oar_tensor_data(index);
+    const int64_t *from;
+    oar_tensor *index;
+    int64_t *to;
 
     if (oar_tensor_dtype(x) != OAR_I64 || !oar_tensor_is_contiguous(x) ||
         (n == 0 ? own > 0 : all % n != 0)) {
@@ -112,6 +111,15 @@ static oar_tensor *index_rows(oar_tape *tape, const oari_tp *tp,
                   (long long)n, (long long)all);
         return NULL;
     }
+    if (oar_tensor_device(x).kind != OAR_CPU && n > 0) {
+        index = oar_reshape(tape, x, OAR_SHAPE(1, n));
+        index = oar_expand(tape, index, OAR_SHAPE(all / n, n));
+        index = oar_reshape(tape, oar_contiguous(tape, index), OAR_SHAPE(all));
+        return oar_narrow(tape, index, 0, first, own);
+    }
+    index = oar_empty(tape, OAR_I64, OAR_SHAPE(own));
+    from = oar_tensor_const_data(x);
+    to = oar_tensor_data(index);
     for (int64_t i = 0; index != NULL && i < own; i++)
         to[i] = from[(first + i) % n];
     return index;

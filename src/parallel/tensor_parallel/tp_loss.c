@@ -64,6 +64,9 @@ oar_tensor *oar_tp_cross_entropy_at(const char *file, int line, oar_tape *tape,
         return NULL;
     }
     o.size = sizeof o;
+    if (oar_tensor_device(logits).kind != OAR_CPU)
+        return oari_tp_cross_entropy_on(tape, logits, target, &o, &merge,
+                                        group);
     if (o.weight != NULL) {
         o.weight = weight = oar_narrow(NULL, o.weight, 0, merge.first, own);
         if (weight == NULL)

@@ -5,11 +5,13 @@
 #include <string.h>
 
 #include <oarsong/collective.h>
+#include <oarsong/ops.h>
 
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/hash.h"
 #include "base/status.h"
+#include "parallel/reducer/stream_call.h"
 #include "parallel/tensor_parallel/tensor_parallel.h"
 
 /* The sums that begin a model: all ranks have been given the same tokens. */
@@ -102,16 +104,64 @@ static size_t copy_part(const oari_tp_layout *l, int r, size_t element,
     return (size_t)l->outer * run;
 }
 
-static void copy_parts(const oari_tp_layout *l, const oar_tensor *whole,
-                       char *apart, int out)
+/* Gives up a view for the next one, made of it. */
+static oar_tensor *next_view(oar_tensor *view, oar_tensor *made)
 {
-    char *data;
-    const void *from = oar_tensor_const_data(whole);
-    size_t element = oar_dtype_size(oar_tensor_dtype(whole));
+    oar_tensor_release(view);
+    return made;
+}
 
-    memcpy(&data, &from, sizeof data); /* written only if it is `out` of */
-    for (int r = 0; r < oar_group_size(l->group); r++)
-        apart += copy_part(l, r, element, data, apart, out);
+/* Copies rank r's part between two tensors on a GPU, in the order of the
+ * current stream. at: where the part begins in `apart`. */
+static oar_status copy_part_on(const oari_tp_layout *l, int r,
+                               oar_tensor *whole, oar_tensor *apart, int64_t at,
+                               int out)
+{
+    int64_t first = 0;
+    int64_t count = oar_tp_part(l->size, r, oar_group_size(l->group), &first);
+    oar_tensor *a, *b;
+    oar_status status;
+
+    if (l->outer * count * l->inner == 0)
+        return OAR_OK;
+    a = oar_reshape(NULL, whole, OAR_SHAPE(l->outer, l->size, l->inner));
+    a = next_view(a, oar_narrow(NULL, a, 1, first, count));
+    b = oar_reshape(NULL, apart, OAR_SHAPE(oar_tensor_count(apart)));
+    b = next_view(b, oar_narrow(NULL, b, 0, at, l->outer * count * l->inner));
+    b = next_view(b,
+                  oar_reshape(NULL, b, OAR_SHAPE(l->outer, count, l->inner)));
+    status = a != NULL && b != NULL ? oar_tensor_copy(out ? b : a, out ? a : b)
+                                    : oar_last_error()->status;
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+    return status;
+}
+
+/* Copies all parts between the whole and `apart`, which has them in order. */
+static oar_status copy_parts(const oari_tp_layout *l, const oar_tensor *whole,
+                             oar_tensor *apart, int out)
+{
+    int ranks = oar_group_size(l->group);
+    size_t element = oar_dtype_size(oar_tensor_dtype(whole));
+    oar_tensor *of;
+    const void *from;
+    char *data, *to;
+    int64_t at = 0;
+
+    if (oar_tensor_device(whole).kind != OAR_CPU) {
+        memcpy(&of, &whole, sizeof of); /* written only if it is `out` of */
+        for (int r = 0; r < ranks; r++) {
+            OARI_TRY(copy_part_on(l, r, of, apart, at, out));
+            at += l->outer * oar_tp_part(l->size, r, ranks, NULL) * l->inner;
+        }
+        return OAR_OK;
+    }
+    from = oar_tensor_const_data(whole);
+    to = oar_tensor_data(apart);
+    memcpy(&data, &from, sizeof data);
+    for (int r = 0; r < ranks; r++)
+        to += copy_part(l, r, element, data, to, out);
+    return OAR_OK;
 }
 
 /* Gives memory for the whole in the order of ranks: its own, or a copy's. */
@@ -121,14 +171,18 @@ static oar_status order_memory(const oari_tp_layout *l, const oar_tensor *whole,
     *apart = NULL;
     if (is_in_order(l))
         return OAR_OK;
-    *apart = oar_empty(NULL, oar_tensor_dtype(whole),
-                       OAR_SHAPE(oar_tensor_count(whole)));
+    *apart =
+        oar_empty_on(NULL, oar_tensor_device(whole), oar_tensor_dtype(whole),
+                     OAR_SHAPE(oar_tensor_count(whole)));
     return *apart != NULL ? OAR_OK : oar_last_error()->status;
 }
 
+/* What is on a GPU is not compared: the host would have to wait for it. */
 uint64_t oari_tp_key(const oar_tensor *t)
 {
-    const void *data = t != NULL ? oar_tensor_const_data(t) : NULL;
+    const void *data = t != NULL && oar_tensor_device(t).kind == OAR_CPU
+                           ? oar_tensor_const_data(t)
+                           : NULL;
 
     return data != NULL && oar_tensor_is_contiguous(t)
                ? oari_hash64(data,
@@ -154,11 +208,16 @@ oar_status oari_tp_move_gather(const oari_tp_layout *l, const oar_tensor *part,
     if (status == OAR_OK)
         status = count_parts(l, &counts);
     if (status == OAR_OK)
-        status = oar_all_gather_v(
-            l->group, in, out, counts,
-            OAR_OPTS(oar_call_opts, .label = "tensor parallel gather"), NULL);
+        status = oari_stream_call_run(&(oari_stream_call){
+            .kind = OARI_CALL_ALL_GATHER,
+            .group = l->group,
+            .in = in,
+            .out = out,
+            .out_counts = counts,
+            .opts =
+                *OAR_OPTS(oar_call_opts, .label = "tensor parallel gather") });
     if (status == OAR_OK && apart != NULL)
-        copy_parts(l, whole, oar_tensor_data(apart), 0);
+        status = copy_parts(l, whole, apart, 0);
     oari_free(counts);
     oar_tensor_release(apart);
     return status;
@@ -175,18 +234,23 @@ oar_status oari_tp_move_reduce_scatter(const oari_tp_layout *l,
 
     OARI_TRY(oar_tensor_span(part, &out));
     OARI_TRY(order_memory(l, whole, &apart));
-    if (apart != NULL)
-        copy_parts(l, whole, oar_tensor_data(apart), 1);
-    status = oar_tensor_const_span(apart != NULL ? apart : whole, &in);
+    status = apart != NULL ? copy_parts(l, whole, apart, 1) : OAR_OK;
+    if (status == OAR_OK)
+        status = oar_tensor_const_span(apart != NULL ? apart : whole, &in);
     if (status == OAR_OK)
         status = count_parts(l, &counts);
     if (status == OAR_OK)
-        status = oar_reduce_scatter_v(
-            l->group, in, counts, out, OAR_SUM,
-            OAR_OPTS(oar_call_opts, .key = l->key,
-                     .label = l->key != 0 ? TOKENS_LABEL
-                                          : "tensor parallel scatter"),
-            NULL);
+        status = oari_stream_call_run(&(oari_stream_call){
+            .kind = OARI_CALL_REDUCE_SCATTER,
+            .group = l->group,
+            .in = in,
+            .in_counts = counts,
+            .out = out,
+            .op = OAR_SUM,
+            .opts =
+                *OAR_OPTS(oar_call_opts, .key = l->key,
+                          .label = l->key != 0 ? TOKENS_LABEL
+                                               : "tensor parallel scatter") });
     oari_free(counts);
     oar_tensor_release(apart);
     return status;
@@ -195,12 +259,18 @@ oar_status oari_tp_move_reduce_scatter(const oari_tp_layout *l,
 oar_status oari_tp_move_own(const oari_tp_layout *l, const oar_tensor *whole,
                             oar_tensor *part)
 {
-    const void *from = oar_tensor_const_data(whole);
+    oar_tensor *of;
+    const void *from;
     char *data;
 
     if (oar_tensor_count(part) == 0)
         return OAR_OK;
-    memcpy(&data, &from, sizeof data); /* it is only read */
+    if (oar_tensor_device(part).kind != OAR_CPU) {
+        memcpy(&of, &whole, sizeof of); /* it is only read */
+        return copy_part_on(l, oar_group_rank(l->group), of, part, 0, 1);
+    }
+    from = oar_tensor_const_data(whole);
+    memcpy(&data, &from, sizeof data);
     copy_part(l, oar_group_rank(l->group),
               oar_dtype_size(oar_tensor_dtype(part)), data,
               oar_tensor_data(part), 1);
@@ -210,14 +280,17 @@ oar_status oari_tp_move_own(const oari_tp_layout *l, const oar_tensor *whole,
 oar_status oari_tp_move_all_reduce(oar_group *group, uint64_t key,
                                    const oar_tensor *from, oar_tensor *to)
 {
-    const oar_call_opts *opts =
-        OAR_OPTS(oar_call_opts, .key = key,
-                 .label = key != 0 ? TOKENS_LABEL : "tensor parallel sum");
     oar_span in, out;
 
     OARI_TRY(oar_tensor_span(to, &out));
-    if (from == to)
-        return oar_all_reduce(group, out, OAR_SUM, opts, NULL);
     OARI_TRY(oar_tensor_const_span(from, &in));
-    return oar_all_reduce_into(group, in, out, OAR_SUM, opts, NULL);
+    return oari_stream_call_run(&(oari_stream_call){
+        .kind = OARI_CALL_ALL_REDUCE,
+        .group = group,
+        .in = in,
+        .out = out,
+        .op = OAR_SUM,
+        .opts = *OAR_OPTS(oar_call_opts, .key = key,
+                          .label = key != 0 ? TOKENS_LABEL
+                                            : "tensor parallel sum") });
 }

@@ -67,7 +67,8 @@ static oar_status write_grad(grad_fn fn, oar_group *group,
     if (!add)
         return fn(group, grad, to);
     OARI_TRY(oar_tape_create(&tape));
-    term = oar_empty(tape, oar_tensor_dtype(grad), oar_tensor_shape(to));
+    term = oar_empty_on(tape, oar_tensor_device(to), oar_tensor_dtype(grad),
+                        oar_tensor_shape(to));
     status = term != NULL ? fn(group, grad, term) : oar_last_error()->status;
     if (status == OAR_OK) {
         sum = oar_add(tape, to, term);
@@ -127,7 +128,8 @@ static oar_tensor *move_new(oar_tape *tape, const oar_custom_op *op,
                             oar_tensor *x, oar_shape shape)
 {
     oar_tensor *rows = oar_contiguous(tape, x);
-    oar_tensor *y = oar_empty(tape, oar_tensor_dtype(x), shape);
+    oar_tensor *y =
+        oar_empty_on(tape, oar_tensor_device(x), oar_tensor_dtype(x), shape);
 
     if (rows != NULL && y != NULL && move(l, rows, y) == OAR_OK) {
         y = oar_record_op(tape, op, l->group, 1, &rows, y);

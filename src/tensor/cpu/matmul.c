@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul: products of matrices, by CBLAS. A matrix whose rows or columns lie
- * without gaps goes there as it is; any other is copied first. Many matrices
- * that lie like one large one are multiplied as that; others one by one. */
+/* matmul: products of matrices, by CBLAS, or by oneDNN if dnnl.h says so. A
+ * matrix whose rows or columns lie without gaps goes there as it is; any other
+ * is copied first. Many matrices that lie like one large one are multiplied as
+ * that; others one by one. Halves that oneDNN does not take go by way of f32.
+ */
 #include <limits.h>
 
 #include <cblas.h>
 
 #include "base/status.h"
 #include "tensor/cpu/product/blas.h"
+#include "tensor/cpu/product/dnnl.h"
 #include "tensor/operands.h"
 #include "tensor/cpu/kernels.h"
 #include "tensor/cpu/walk.h"
@@ -75,6 +78,37 @@ static void multiply_rows(const oari_array *to, int add, const side *a,
                     lda, b->data, ldb, add ? 1.0 : 0.0, c, n);
 }
 
+static oari_matrix matrix_of(const side *s)
+{
+    return (oari_matrix){ s->data, s->lead, s->trans != CblasNoTrans };
+}
+
+/* By oneDNN, if it takes such products and has a way for this one; else
+ * OAR_E_UNSUPPORTED. */
+static oar_status multiply_by_dnnl(oari_pool *pool, const oari_array *to,
+                                   int add, const side *a, const side *b,
+                                   int64_t k, oar_dtype dtype)
+{
+    int64_t m = to->at.shape.dim[0], n = to->at.shape.dim[1];
+
+    if (!oari_dnnl_takes(dtype, m, n, k))
+        return OAR_E_UNSUPPORTED;
+    return oari_dnnl_multiply(pool,
+                              &(oari_gemm_job){
+                                  .dtype = dtype,
+                                  .m = m,
+                                  .n = n,
+                                  .k = k,
+                                  .factor = 1,
+                                  .a = matrix_of(a),
+                                  .b = matrix_of(b),
+                                  .c = oari_array_data(to),
+                                  .lead = n,
+                                  .add = add,
+                              },
+                              to->dtype);
+}
+
 /* CBLAS packs all rows of a that it is given, k numbers each, into memory of
  * its own. It gets them in parts: no need for that to grow with the batch. */
 static void multiply_sides(const oari_array *to, int add, const side *a,
@@ -92,7 +126,8 @@ static void multiply_sides(const oari_array *to, int add, const side *a,
     oari_blas_leave();
 }
 
-/* Of two matrices. */
+/* Of two matrices. OAR_E_UNSUPPORTED without an error: they are halves, which
+ * nobody takes as they are. */
 static oar_status multiply_pair(oari_pool *pool, const oari_array *to, int add,
                                 const oari_array *a, const oari_array *b)
 {
@@ -117,7 +152,11 @@ static oar_status multiply_pair(oari_pool *pool, const oari_array *to, int add,
     if (status == OAR_OK)
         status = make_side(pool, b, &right);
     if (status == OAR_OK)
+        status = multiply_by_dnnl(pool, to, add, &left, &right, k, a->dtype);
+    if (status == OAR_E_UNSUPPORTED && !oari_dtype_is_half(a->dtype)) {
         multiply_sides(to, add, &left, &right, k);
+        status = OAR_OK;
+    }
     oari_tensor_drop(pool, left.scratch);
     oari_tensor_drop(pool, right.scratch);
     return status;
@@ -247,13 +286,37 @@ static oar_status multiply_halves(oari_pool *pool, const oari_array *to,
     return oari_operands_finish(&operands);
 }
 
+/* What oneDNN multiplies as it is: two matrices, or many that lie like two.
+ * Small ones one by one would cost more than they gain. */
+static int fold_halves(const oari_array *to, const oari_array *a,
+                       const oari_array *b, oari_array *m)
+{
+    if (a->dtype != OAR_BF16 || b->dtype != OAR_BF16 ||
+        (to->dtype != OAR_BF16 && to->dtype != OAR_F32) ||
+        !oari_dnnl_takes(OAR_BF16, 1, 1, 1))
+        return 0;
+    m[0] = *to;
+    m[1] = *a;
+    m[2] = *b;
+    return (to->at.shape.ndim == 2 && a->at.shape.ndim == 2 &&
+            b->at.shape.ndim == 2) ||
+           fold_matrices(to, a, b, m);
+}
+
 oar_status oari_matmul(oari_pool *pool, const oari_array *to, int add,
                        const oari_array *a, const oari_array *b)
 {
     oari_array m[3];
+    oar_status status;
 
-    if (oari_dtype_is_half(to->dtype) || oari_dtype_is_half(a->dtype))
-        return multiply_halves(pool, to, add, a, b);
+    if (oari_dtype_is_half(to->dtype) || oari_dtype_is_half(a->dtype)) {
+        status = fold_halves(to, a, b, m)
+                     ? multiply_pair(pool, &m[0], add, &m[1], &m[2])
+                     : OAR_E_UNSUPPORTED;
+        return status == OAR_E_UNSUPPORTED
+                   ? multiply_halves(pool, to, add, a, b)
+                   : status;
+    }
     if (to->at.shape.ndim == 2 && a->at.shape.ndim == 2 &&
         b->at.shape.ndim == 2)
         return multiply_pair(pool, to, add, a, b);

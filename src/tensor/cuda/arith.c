@@ -122,16 +122,18 @@ static int lies_how(const oari_arith_job *job, const oari_job_array *a)
 /* Sets job->packed, width and how arrays lie. */
 static void set_packs(oari_arith_job *job, int arrays)
 {
-    int all_f32 = 1, has_rows = 0;
+    int all_f32 = 1;
 
     job->width = job->dim[job->ndim - 1];
+    job->all_halves = 1;
     for (int k = 0; k < arrays; k++) {
         oari_job_array *a = &job->array[k];
 
         a->lies = job->ndim <= 2 ? lies_how(job, a) : -1;
         if (a->lies < 0 || (k == 0 && a->lies != OARI_LIES_ALIKE))
             return;
-        has_rows |= a->lies == OARI_LIES_ROW || a->lies == OARI_LIES_COLUMN;
+        job->has_rows |=
+            a->lies == OARI_LIES_ROW || a->lies == OARI_LIES_COLUMN;
         if (a->lies > OARI_LIES_ROW)
             continue;
         if ((uintptr_t)a->data % 16 != 0 ||
@@ -139,20 +141,26 @@ static void set_packs(oari_arith_job *job, int arrays)
              a->dtype != OAR_BF16))
             return;
         all_f32 &= a->dtype == OAR_F32;
+        job->all_halves &= a->dtype != OAR_F32;
     }
-    if (!has_rows ||
-        (job->count < UINT32_MAX && job->width % (all_f32 ? 4 : 8) == 0))
+    if (!job->has_rows) {
         job->packed = all_f32 ? 4 : 8;
+    } else if (job->count < UINT32_MAX && job->width % (all_f32 ? 4 : 8) == 0) {
+        job->packed = all_f32 ? 4 : 8;
+        job->row_chunk = (uint32_t)(128 % job->width);
+        job->row_step = (uint32_t)(OARI_TILE_THREADS * 8 % job->width);
+    }
 }
 
-/* Two kernels of a name: one for what is computed in f32, and one for all else.
- */
+/* Three kernels of a name: for packs of halves, for what else is computed in
+ * f32, and for all other numbers. */
 typedef struct arith_kernel {
-    oari_cuda_kernel_ref narrow, wide;
+    oari_cuda_kernel_ref half, narrow, wide;
 } arith_kernel;
 
-#define TWO_KERNELS(text)                                                \
+#define THREE_KERNELS(text)                                              \
     static arith_kernel ref = {                                          \
+        .half = { .file = "float_arith", .name = "oari_half_" text },    \
         .narrow = { .file = "float_arith", .name = "oari_float_" text }, \
         .wide = { .file = "arith", .name = "oari_arith_" text }          \
     }
@@ -173,16 +181,10 @@ static oar_status start_either(arith_kernel *ref, const oari_array *to,
         return oari_fail(OAR_E_UNSUPPORTED, "%s on a GPU of %lld elements",
                          ref->narrow.name, (long long)job->count);
     set_packs(job, arrays);
-    return oari_cuda_start(to->device.index, &ref->narrow, &grid,
-                           oar_stream_current(to->device), (void *[]){ job });
-}
-
-/* An input that the function does not look at. */
-static void leave_out(oari_job_array *a)
-{
-    memset(a, 0, sizeof *a);
-    a->by_value = 1;
-    a->dtype = OAR_F32;
+    return oari_cuda_start(
+        to->device.index,
+        job->packed && job->all_halves ? &ref->half : &ref->narrow, &grid,
+        oar_stream_current(to->device), (void *[]){ job });
 }
 
 /* ---- copy, fill, scale --------------------------------------------------- */
@@ -218,7 +220,7 @@ oar_status oari_cuda_fill(const oari_array *to, double value)
 oar_status oari_cuda_scale(const oari_array *to, int add, const oari_array *a,
                            double factor)
 {
-    TWO_KERNELS("scale");
+    THREE_KERNELS("scale");
     oari_arith_job job;
 
     if (!add && factor == 1)
@@ -236,7 +238,7 @@ oar_status oari_cuda_scale(const oari_array *to, int add, const oari_array *a,
 oar_status oari_cuda_unary(oari_unary_kind kind, const oari_array *to,
                            const oari_array *a)
 {
-    TWO_KERNELS("unary");
+    THREE_KERNELS("unary");
     oari_arith_job job = make_job(ARRAYS(to, a));
 
     job.kind = (int)kind;
@@ -247,7 +249,7 @@ oar_status oari_cuda_unary_back(oari_unary_kind kind, const oari_array *to,
                                 int add, const oari_array *grad,
                                 const oari_array *saved)
 {
-    TWO_KERNELS("unary_back");
+    THREE_KERNELS("unary_back");
     oari_arith_job job = make_job(ARRAYS(to, grad, saved));
 
     job.kind = (int)kind;
@@ -255,13 +257,40 @@ oar_status oari_cuda_unary_back(oari_unary_kind kind, const oari_array *to,
     return start_either(&ref, to, 3, &job);
 }
 
+/* A quotient or a power of integers. */
+static oar_status run_integer(const oari_array *to, const oari_arith_job *at)
+{
+    KERNEL("oari_arith_integer");
+    oari_integer_job job = { .at = *at };
+
+    OARI_TRY(oari_index_check_of(to->device.index, &job.check));
+    OARI_TRY(oari_cuda_start_flat(to->device, &ref, at->count, &job));
+    return oari_index_checked(to->device.index, oar_stream_current(to->device));
+}
+
 oar_status oari_cuda_binary(oari_binary_kind kind, const oari_array *to,
                             const oari_array *a, const oari_array *b)
 {
-    TWO_KERNELS("binary");
+    THREE_KERNELS("binary");
     oari_arith_job job = make_job(ARRAYS(to, a, b));
 
     job.kind = (int)kind;
+    if ((kind == OARI_DIV || kind == OARI_POW) &&
+        !oari_dtype_is_float(to->dtype))
+        return run_integer(to, &job);
+    return start_either(&ref, to, 3, &job);
+}
+
+/* to (+)= grad times the other input of a product. */
+static oar_status scale_by_other(const oari_array *to, int add,
+                                 const oari_array *grad,
+                                 const oari_array *other)
+{
+    THREE_KERNELS("binary");
+    oari_arith_job job = make_job(ARRAYS(to, grad, other));
+
+    job.kind = OARI_MUL;
+    job.add = add;
     return start_either(&ref, to, 3, &job);
 }
 
@@ -270,23 +299,27 @@ oar_status oari_cuda_binary_back(oari_binary_kind kind, int side,
                                  const oari_array *grad, const oari_array *a,
                                  const oari_array *b)
 {
-    TWO_KERNELS("binary_back");
-    oari_arith_job job = make_job(ARRAYS(to, grad, a, b));
+    THREE_KERNELS("binary_back");
+    oari_arith_job job;
 
+    if (oari_job_numbers_of(to->dtype) == OARI_JOB_F32) {
+        if (kind == OARI_MUL)
+            return scale_by_other(to, add, grad, side ? a : b);
+        if (kind == OARI_ADD || kind == OARI_SUB)
+            return oari_cuda_scale(to, add, grad,
+                                   kind == OARI_SUB && side ? -1 : 1);
+    }
+    job = make_job(ARRAYS(to, grad, a, b));
     job.kind = (int)kind;
     job.side = side;
     job.add = add;
-    if (job.numbers == OARI_JOB_F32 && kind <= OARI_MUL)
-        for (int k = 0; k < 2; k++) /* of a product, the other input */
-            if (kind != OARI_MUL || k == side)
-                leave_out(&job.array[2 + k]);
     return start_either(&ref, to, 4, &job);
 }
 
 oar_status oari_cuda_scalar(oari_scalar_kind kind, const oari_array *to,
                             const oari_array *a, const double *number)
 {
-    TWO_KERNELS("scalar");
+    THREE_KERNELS("scalar");
     oari_arith_job job = make_job(ARRAYS(to, a));
 
     job.kind = (int)kind;
@@ -298,7 +331,7 @@ oar_status oari_cuda_scalar_back(oari_scalar_kind kind, const oari_array *to,
                                  int add, const oari_array *grad,
                                  const oari_array *saved, const double *number)
 {
-    TWO_KERNELS("scalar_back");
+    THREE_KERNELS("scalar_back");
     oari_arith_job job = make_job(ARRAYS(to, grad, saved));
 
     job.kind = (int)kind;

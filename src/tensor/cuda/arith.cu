@@ -87,6 +87,45 @@ extern "C" __global__ void oari_arith_binary(oari_arith_job job)
     BY_WIDE(run_binary);
 }
 
+/* The one quotient that does not fit its type wraps. */
+DEVICE int64_t divide(int numbers, int64_t a, int64_t b)
+{
+    if (numbers == OARI_JOB_UNSIGNED)
+        return (int64_t)((uint64_t)a / (uint64_t)b);
+    return b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
+}
+
+DEVICE int64_t whole_power(uint64_t base, uint64_t exponent)
+{
+    uint64_t power = 1;
+
+    for (; exponent > 0; exponent >>= 1, base *= base)
+        if (exponent & 1)
+            power *= base;
+    return (int64_t)power;
+}
+
+/* What has no result is reported, and is 0. */
+extern "C" __global__ void oari_arith_integer(oari_integer_job job)
+{
+    bool divides = job.at.kind == OARI_DIV;
+
+    EACH(i, job.at.count) {
+        places p = place<3>(job.at, i);
+        int64_t a = get<int64_t>(job.at.array[1], p.at[1]);
+        int64_t b = get<int64_t>(job.at.array[2], p.at[2]), result = 0;
+
+        if (divides ? b == 0 : b < 0 && job.at.numbers == OARI_JOB_SIGNED)
+            oari_index_report(job.check,
+                              divides ? OARI_INDEX_DIV : OARI_INDEX_POW, i, b,
+                              0);
+        else
+            result = divides ? divide(job.at.numbers, a, b)
+                             : whole_power((uint64_t)a, (uint64_t)b);
+        store_as(job.at.array[0].data, job.at.array[0].dtype, p.at[0], result);
+    }
+}
+
 template <class T> DEVICE void run_binary_back(const oari_arith_job &job)
 {
     EACH(i, job.count) {

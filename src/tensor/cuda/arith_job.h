@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include "device/cuda/index_error.h"
+
 enum { OARI_JOB_DIMS = 8, OARI_JOB_ARRAYS = 4 };
 
 /* What numbers are computed in. */
@@ -51,8 +53,18 @@ typedef struct oari_arith_job {
     /* Of float_arith.cu: 8, or 4 where all arrays are f32: elements that a
      * thread finds side by side; 0: one by one. */
     int packed;
-    int64_t width;
+    int all_halves; /* of all arrays that lie alike or are a row */
+    int64_t width;  /* of a row, if an array is a row or a column: */
+    int has_rows;
+    uint32_t row_chunk, row_step; /* how far 128 elements, and a round of a
+                                     block, lead along a row */
 } oari_arith_job;
+
+/* Quotients and powers of integers, which are not there for all. */
+typedef struct oari_integer_job {
+    oari_arith_job at;
+    oari_index_check check;
+} oari_integer_job;
 
 /* Kinds of reductions besides those of oari_reduce_kind. */
 enum { OARI_JOB_SPREAD = 100 /* the sum of squares of a - centre */ };

@@ -254,7 +254,8 @@ DEVICE void attend_row(const oari_cuda_attention &a, T *shared)
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* dq of a row; its delta first. */
+/* dq of a row; its delta first. The gradients of the row's scores are kept for
+ * the mask; those of keys that the row does not see are zero. */
 template <class T> DEVICE void back_row(const oari_cuda_attention &a, T *shared)
 {
     const int64_t which = blockIdx.x / (unsigned)a.t;
@@ -263,8 +264,14 @@ template <class T> DEVICE void back_row(const oari_cuda_attention &a, T *shared)
     const T lse = ((const T *)a.lse)[which * a.t + row];
     T *q = shared, *g = q + a.d, *sum = g + a.e, *p = sum + a.d,
       *room = p + THREADS;
+    T *kept = a.dscores != NULL
+                  ? (T *)a.dscores + (which * a.t + row) * (int64_t)a.s
+                  : NULL;
     T delta = 0;
 
+    for (int key = end + (int)threadIdx.x; kept != NULL && key < a.s;
+         key += THREADS)
+        kept[key] = 0;
     load_row(a, q, a.q.data, begin(a.q, at, 1, row), a.d);
     load_row(a, g, a.out.data, begin(a.out, at, 1, row), a.e);
     for (int i = (int)threadIdx.x; i < a.d; i += THREADS)
@@ -292,6 +299,8 @@ template <class T> DEVICE void back_row(const oari_cuda_attention &a, T *shared)
             }
             __syncthreads();
             p[threadIdx.x] = prob * (grad - delta);
+            if (kept != NULL && key < end)
+                kept[key] = p[threadIdx.x];
             __syncthreads();
             mix(a, sum, p, a.k, at, a.shared, first,
                 least(THREADS, end - first), a.d);

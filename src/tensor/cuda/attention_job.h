@@ -42,6 +42,7 @@ typedef struct oari_cuda_attention {
     const void *mask; /* [.., heads, t, s]; NULL: none */
     int64_t mask_stride[OARI_ATTENTION_DIMS], mask_dim[OARI_ATTENTION_DIMS];
     int mask_dims;
+    void *dscores; /* backward: [outer, heads, t, s], as lse; or NULL */
     double dropout;
     uint64_t seed;
     int64_t all_heads, first_head;

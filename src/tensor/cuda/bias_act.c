@@ -84,22 +84,6 @@ static int takes_sums(const oari_array *to, const oari_array *a)
            (to->dtype == a->dtype || to->dtype == oari_work_dtype(a->dtype));
 }
 
-oar_status oari_cuda_sum_columns(oari_pool *pool, const oari_array *to, int add,
-                                 const oari_array *a)
-{
-    oari_bias_act_job job = { .from = oari_array_data(a),
-                              .sums = oari_array_data(to),
-                              .add = add,
-                              .is_wide = to->dtype != a->dtype };
-
-    if (!oari_layout_is_rows(&a->at) || !takes_sums(to, a) ||
-        !oari_dtype_is_float(a->dtype))
-        return oari_cuda_sum_to(pool, to, add, a);
-    job.is_packed = oari_is_packed(a, oari_rows_of(a->at.shape).width);
-    divide_rows(&job, a);
-    return start_back(pool, a, &job);
-}
-
 oar_status oari_cuda_act(oari_unary_kind kind, const oari_array *to,
                          const oari_array *a)
 {

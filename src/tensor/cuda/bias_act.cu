@@ -156,9 +156,8 @@ DEVICE void slope_rows(const oari_bias_act_job &job, int64_t row, int64_t end,
                 continue;
             g[u] =
                 load_pack<T, V>((const T *)job.from + at * job.width + column);
-            if (job.pre != NULL)
-                p[u] = load_pack<T, V>((const T *)job.pre + at * job.width +
-                                       column);
+            p[u] =
+                load_pack<T, V>((const T *)job.pre + at * job.width + column);
         }
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
@@ -166,8 +165,7 @@ DEVICE void slope_rows(const oari_bias_act_job &job, int64_t row, int64_t end,
 
             if (at >= end)
                 continue;
-            if (job.pre != NULL)
-                slope_pack<T, V>(job, at * job.width + column, &g[u], p[u]);
+            slope_pack<T, V>(job, at * job.width + column, &g[u], p[u]);
             for (int k = 0; k < V; k++)
                 sum[k] += widen(g[u].x[k]);
         }

@@ -17,8 +17,7 @@ enum { OARI_ACT_RELU, OARI_ACT_GELU, OARI_ACT_GELU_TANH, OARI_ACT_SILU };
 
 typedef struct oari_bias_act_job {
     const void *from; /* what the function is of, or backward: the gradient */
-    const void *pre;  /* backward: what the function was of; NULL: there is no
-                         function, only sums */
+    const void *pre;  /* backward: what the function was of */
     void *to;         /* the result: may be `from`; NULL: none */
     void *again;      /* backward: gets the function's result: may be `pre`, or
                          NULL */

@@ -75,6 +75,8 @@ int64_t oari_cuda_attend_scratch(const oari_attention *a)
 {
     int64_t rows = count_rows(a);
 
+    if (a->dmask.data != NULL)
+        return rows + a->outer * a->heads * a->t * a->s;
     if (rows == 0 || a->s == 0 || !is_back_for_mma(a))
         return rows;
     if (oari_attend_90_is_for(a))
@@ -278,6 +280,22 @@ static oar_status attend_any(const oari_attention *a, oari_cuda_attention *job)
     return start_any(a, of, a->outer * a->heads * a->t, a->d + a->e, job);
 }
 
+/* The gradient of a mask is the sum of those of the scores that it was repeated
+ * for: dims in which it does not move are one element of it. */
+static oar_status sum_to_mask(const oari_attention *a, void *dscores)
+{
+    oari_array to = a->dmask;
+    oari_array from = { .data = dscores,
+                        .dtype = to.dtype,
+                        .at = oari_layout_rows(to.at.shape),
+                        .device = to.device };
+
+    for (int i = 0; i < to.at.shape.ndim; i++)
+        if (to.at.stride[i] == 0)
+            to.at.shape.dim[i] = 1;
+    return oari_cuda_sum_to(a->pool, &to, 1, &from);
+}
+
 static oar_status back_any(const oari_attention *a, oari_cuda_attention *job)
 {
     static oari_cuda_kernel_ref rows[] = {
@@ -289,14 +307,14 @@ static oar_status back_any(const oari_attention *a, oari_cuda_attention *job)
         { .file = "attention_any", .name = "oari_attend_any_keys_f64" }
     };
 
-    if (a->dmask.data != NULL)
-        return oari_fail(OAR_E_UNSUPPORTED,
-                         "attention on %s: the gradient of a mask; a mask "
-                         "that needs none, or the cpu, can be used",
-                         oar_device_text(a->device).text);
+    if (a->dmask.data != NULL) /* behind the deltas */
+        job->dscores = (char *)a->scratch +
+                       (size_t)count_rows(a) * oar_dtype_size(a->dmask.dtype);
     if (a->t > 0)
         OARI_TRY(start_any(a, rows, a->outer * a->heads * a->t, 2 * a->d + a->e,
                            job));
+    if (job->dscores != NULL && a->t > 0 && a->s > 0)
+        OARI_TRY(sum_to_mask(a, job->dscores));
     if (a->s == 0 || (a->dk.data == NULL && a->dv.data == NULL))
         return OAR_OK;
     return start_any(a, keys, a->outer * (a->heads / a->k.shared) * a->s,

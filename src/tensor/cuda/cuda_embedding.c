@@ -4,7 +4,11 @@
 #include "tensor/cuda/cuda_start.h"
 #include "tensor/cuda/embedding_job.h"
 
-enum { WARP = 32, PICK_THREADS = WARP * OARI_PICK_WARPS };
+enum {
+    WARP = 32,
+    PICK_THREADS = WARP * OARI_PICK_WARPS,
+    ADD_BLOCKS = 264 /* so many, all at a time, keep a GPU busy */
+};
 
 static int common_unit(uint64_t address_bits)
 {
@@ -124,7 +128,7 @@ oar_status oari_cuda_add_rows(const oari_array *to, int add,
 {
     static oari_float_kernels kernels =
         OARI_FLOAT_KERNELS("embedding", "oari_add_rows");
-    int64_t picks = oari_shape_count(index->at.shape), columns;
+    int64_t picks = oari_shape_count(index->at.shape), columns, blocks, most;
     oari_sort_job sort = { .picks = picks, .share = sort_share(picks) };
     oari_add_rows_job job = { .grad = oari_array_data(grad),
                               .to = oari_array_data(to),
@@ -156,8 +160,12 @@ oar_status oari_cuda_add_rows(const oari_array *to, int add,
     columns = job.is_packed
                   ? OARI_PACK_BYTES / (int64_t)oar_dtype_size(grad->dtype)
                   : 1;
-    columns *= WARP; /* a warp for each row and so many columns */
-    return oari_start_float_grid(
-        &kernels, grad, (job.count + OARI_PICK_WARPS - 1) / OARI_PICK_WARPS,
-        (job.width + columns - 1) / columns, PICK_THREADS, 0, &job);
+    columns *=
+        WARP * OARI_ADD_PARTS; /* a warp has so many columns of its rows */
+    columns = (job.width + columns - 1) / columns;
+    blocks = (job.count + OARI_PICK_WARPS - 1) / OARI_PICK_WARPS;
+    most = columns < ADD_BLOCKS ? ADD_BLOCKS / columns : 1;
+    blocks = blocks < most ? blocks : most;
+    return oari_start_float_grid(&kernels, grad, blocks, columns, PICK_THREADS,
+                                 0, &job);
 }

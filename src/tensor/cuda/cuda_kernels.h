@@ -181,6 +181,12 @@ int64_t oari_cuda_add_rows_scratch(int64_t picks, int64_t rows);
 oar_status oari_cuda_hash_add(const oari_array *to, const oari_array *a,
                               uint64_t seed);
 
+/* ---- cuda_low_rank.c ----------------------------------------------------- */
+
+oar_status oari_cuda_low_rank_p(const oari_low_rank *l);
+oar_status oari_cuda_low_rank_q(const oari_low_rank *l);
+oar_status oari_cuda_low_rank_back(const oari_low_rank *l);
+
 /* ---- draw.c -------------------------------------------------------------- */
 
 oar_status oari_cuda_dropout(const oari_array *to, int add, const oari_array *a,
@@ -214,9 +220,6 @@ oar_status oari_cuda_matmul_slope(oari_unary_kind kind, const oari_array *to,
                                   const oari_array *b);
 
 /* ---- bias_act.c ---------------------------------------------------------- */
-
-oar_status oari_cuda_sum_columns(oari_pool *pool, const oari_array *to, int add,
-                                 const oari_array *a);
 
 /* Returns below 0 if oari_cuda_act_back does not have this function. */
 int oari_cuda_act_kind(oari_unary_kind kind);

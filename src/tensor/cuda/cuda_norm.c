@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_norm: starts the kernels of norm.cu. This file has no state. */
+/* cuda_norm: starts the kernels of norm.cu and norm_back.cu. No state. */
 #include "tensor/cuda/cuda_kernels.h"
 #include "tensor/cuda/cuda_start.h"
 #include "tensor/cuda/norm_job.h"
@@ -27,20 +27,22 @@ static oar_status start_norm(const oari_array *to, int is_packed,
 {
     static oari_float_kernels kernels =
         OARI_FLOAT_KERNELS("norm", "oari_layer_norm");
+    static oari_float_kernels adding =
+        OARI_FLOAT_KERNELS("norm", "oari_add_layer_norm");
     int64_t packs = packs_of(to, job->width), rows = job->rows;
     unsigned threads = THREADS;
 
     job->in_registers = is_packed && packs <= OARI_NORM_PARTS * THREADS;
     job->by_block = job->in_registers && packs > OARI_NORM_PARTS * WARP;
     if (job->in_registers) /* two for each warp or block */
-        rows = (rows + 1) / 2;
+        rows = (rows + OARI_NORM_ROWS - 1) / OARI_NORM_ROWS;
     if (job->by_block)
         threads = (unsigned)((packs + WARP * OARI_NORM_PARTS - 1) /
                              (WARP * OARI_NORM_PARTS) * WARP);
     return oari_start_float(
-        &kernels, to,
+        job->more != NULL ? &adding : &kernels, to,
         job->by_block ? rows : (rows + OARI_NORM_WARPS - 1) / OARI_NORM_WARPS,
-        threads, OARI_SUM_BYTES, job);
+        threads, job->by_block ? 4 * OARI_SUM_BYTES : 0, job);
 }
 
 static oari_norm_job make_job(const oari_array *to, const oari_array *mean,
@@ -124,9 +126,9 @@ static oar_status total_columns(const oari_norm_back *n, int64_t blocks,
                                 int64_t width)
 {
     static oari_float_kernels kernels =
-        OARI_FLOAT_KERNELS("norm", "oari_layer_norm_total");
+        OARI_FLOAT_KERNELS("norm_back", "oari_norm_total");
     const oari_array *to = n->dweight != NULL ? n->dweight : n->dbias;
-    unsigned bytes = 2 * OARI_NORM_WARPS * OARI_NORM_COLUMNS *
+    unsigned bytes = 2 * OARI_NORM_TOTAL_WARPS * OARI_NORM_COLUMNS *
                      (n->x->dtype == OAR_F64 ? 8 : 4);
     oari_norm_total_job job = { .sums = n->sums,
                                 .dweight = oari_data_of(n->dweight),
@@ -137,16 +139,68 @@ static oar_status total_columns(const oari_norm_back *n, int64_t blocks,
 
     return oari_start_float(&kernels, n->x,
                             (width + OARI_NORM_COLUMNS - 1) / OARI_NORM_COLUMNS,
-                            THREADS, bytes, &job);
+                            WARP * OARI_NORM_TOTAL_WARPS, bytes, &job);
+}
+
+/* How the rows of a backward pass are read. */
+enum { BY_WARP, BY_BLOCK, BY_BLOCK_TWICE, BY_COLUMN };
+
+static int choose_way(const oari_norm_back *n, int64_t packs, int64_t width)
+{
+    if (!oari_is_packed(n->x, width) || !oari_is_packed(n->grad, width) ||
+        !oari_is_packed(n->dx, width) || !is_aligned(n->weight))
+        return BY_COLUMN;
+    return packs <= OARI_NORM_PARTS * WARP  ? BY_WARP
+           : packs <= OARI_NORM_THREADS     ? BY_BLOCK
+           : packs <= 2 * OARI_NORM_THREADS ? BY_BLOCK_TWICE
+                                            : BY_COLUMN;
+}
+
+/* Divides the rows into equal shares, of which there are *blocks; starts them.
+ */
+static oar_status start_back(const oari_norm_back *n, oari_norm_back_job *job,
+                             int64_t *blocks)
+{
+    static oari_float_kernels kernels[] = {
+        [BY_WARP] = OARI_FLOAT_KERNELS("norm_back", "oari_norm_back"),
+        [BY_BLOCK] = OARI_FLOAT_KERNELS("norm_back", "oari_norm_back_wide"),
+        [BY_BLOCK_TWICE] =
+            OARI_FLOAT_KERNELS("norm_back", "oari_norm_back_wider"),
+        [BY_COLUMN] = OARI_FLOAT_KERNELS("norm_back", "oari_norm_back_any")
+    };
+    const int64_t packs = packs_of(n->x, job->width);
+    const int64_t sums = 2 * job->width * (n->x->dtype == OAR_F64 ? 8 : 4);
+    const int way = choose_way(n, packs, job->width);
+    unsigned threads = THREADS, bytes = 0;
+
+    if (way == BY_WARP) {
+        threads = OARI_NORM_BACK_WARPS * WARP;
+        bytes = OARI_NORM_BACK_WARPS * OARI_NORM_RING; /* more than sums */
+        if (*blocks > OARI_NORM_BACK_BLOCKS)
+            *blocks = OARI_NORM_BACK_BLOCKS;
+    } else if (way != BY_COLUMN) { /* two rows' sums */
+        int64_t each = way == BY_BLOCK ? WARP : 2 * WARP;
+
+        threads = (unsigned)((packs + each - 1) / each * WARP);
+        bytes = 4 * OARI_SUM_BYTES;
+    } else if (job->sums != NULL && sums <= OARI_NORM_SHARED) {
+        job->in_shared = 1;
+        bytes = (unsigned)sums;
+    }
+    if (*blocks > 0) {
+        job->share = (job->rows + *blocks - 1) / *blocks;
+        if (way == BY_COLUMN) /* a row for each warp */
+            job->share = (job->share + OARI_NORM_WARPS - 1) / OARI_NORM_WARPS *
+                         OARI_NORM_WARPS;
+        *blocks = (job->rows + job->share - 1) / job->share;
+    }
+    return oari_start_float(&kernels[way], n->x, *blocks, threads, bytes, job);
 }
 
 oar_status oari_cuda_layer_norm_back(const oari_norm_back *n)
 {
-    static oari_float_kernels kernels =
-        OARI_FLOAT_KERNELS("norm", "oari_layer_norm_back");
     oari_rows r = oari_rows_of(n->x->at.shape);
-    int64_t blocks = blocks_of(r.count), packs, sum_bytes;
-    unsigned threads = THREADS, bytes = 0;
+    int64_t blocks = blocks_of(r.count);
     int wanted = n->dweight != NULL || n->dbias != NULL;
     oari_norm_back_job job = { .grad = oari_array_data(n->grad),
                                .x = oari_array_data(n->x),
@@ -167,27 +221,6 @@ oar_status oari_cuda_layer_norm_back(const oari_norm_back *n)
                          "a norm's gradient on a GPU in %s of numbers in %s",
                          oar_dtype_name(n->dx->dtype),
                          oar_dtype_name(n->x->dtype));
-    packs = packs_of(n->x, r.width);
-    sum_bytes = 2 * r.width * (n->x->dtype == OAR_F64 ? 8 : 4);
-    job.in_registers = packs <= OARI_NORM_THREADS &&
-                       oari_is_packed(n->x, r.width) &&
-                       oari_is_packed(n->grad, r.width) &&
-                       oari_is_packed(n->dx, r.width) && is_aligned(n->weight);
-    job.in_shared =
-        !job.in_registers && wanted && sum_bytes <= OARI_NORM_SHARED;
-    if (job.in_registers) { /* two rows' sums */
-        threads = (unsigned)((packs + WARP - 1) / WARP * WARP);
-        bytes = 4 * OARI_SUM_BYTES;
-    } else if (job.in_shared) {
-        bytes = (unsigned)sum_bytes;
-    }
-    if (blocks > 0) {
-        job.share = (r.count + blocks - 1) / blocks;
-        if (!job.in_registers) /* a row for each warp */
-            job.share = (job.share + OARI_NORM_WARPS - 1) / OARI_NORM_WARPS *
-                        OARI_NORM_WARPS;
-        blocks = (r.count + job.share - 1) / job.share;
-    }
-    OARI_TRY(oari_start_float(&kernels, n->x, blocks, threads, bytes, &job));
+    OARI_TRY(start_back(n, &job, &blocks));
     return wanted ? total_columns(n, blocks, r.width) : OAR_OK;
 }

@@ -36,9 +36,13 @@ oar_status oari_cuda_dropout(const oari_array *to, int add, const oari_array *a,
     }
     job.ndim = follow ? 0 : s->ndim;
     job.is_packed = follow && first % 4 == 0 && oari_is_packed(to, job.count) &&
-                    oari_is_packed(a, job.count);
-    threads = job.is_packed ? job.count * (int64_t)oar_dtype_size(to->dtype) /
-                                  OARI_PACK_BYTES
+                    oari_is_packed(a, job.count) && job.least < 1u << 24 &&
+                    first + job.count < (int64_t)1 << 34;
+    job.bound = job.least << 8;
+    threads = job.is_packed ? (job.count * (int64_t)oar_dtype_size(to->dtype) /
+                                   OARI_PACK_BYTES +
+                               OARI_DROPOUT_PACKS - 1) /
+                                  OARI_DROPOUT_PACKS
               : follow ? job.count / 4 + 2
                        : job.count;
     return oari_start_float(&kernels, to,

@@ -12,6 +12,7 @@ DEVICE void philox(uint64_t seed, uint64_t block, uint32_t word[4])
     uint32_t low = (uint32_t)seed, high = (uint32_t)(seed >> 32);
     uint32_t a = (uint32_t)block, b = (uint32_t)(block >> 32), c = 0, d = 0;
 
+#pragma unroll
     for (int turn = 0; turn < 10; turn++) {
         uint64_t first = (uint64_t)0xd2511f53u * a;
         uint64_t second = (uint64_t)0xcd9e8d57u * c;
@@ -55,46 +56,71 @@ DEVICE uint64_t position_of(const oari_dropout_job &job, int64_t i)
     return (uint64_t)at;
 }
 
-/* Packs of elements whose positions follow each other, from a multiple of 4 on,
- * so that each block of random words is for elements of one pack. */
-template <class T>
-DEVICE void drop_packs(const oari_dropout_job &job, uint64_t seed,
-                       int64_t thread, int64_t step)
+/* A pack of elements whose positions follow each other, from `position` on, and
+ * what is added to it. */
+template <class T, int V>
+DEVICE void drop_pack(const oari_dropout_job &job, uint64_t seed,
+                      uint64_t position, pack<T, V> *a,
+                      const pack<T, V> &before)
 {
     typedef typename work_of<T>::type W;
-    const int V = in_pack<T>::count, PER_BLOCK = V < 4 ? V : 4;
+    const int PER_BLOCK = V < 4 ? V : 4;
     const W factor = (W)job.factor;
+    W y[V], more[V];
+
+    widen_all(*a, y);
+#pragma unroll
+    for (int b = 0; b < V; b += PER_BLOCK) {
+        uint32_t word[4];
+
+        philox(seed, (uint32_t)((position + b) / 4), word);
+#pragma unroll
+        for (int k = 0; k < PER_BLOCK; k++) {
+            uint32_t drawn = V >= 4 ? word[k] : word[(position + k) % 4];
+
+            y[b + k] = drawn >= job.bound ? y[b + k] * factor : (W)0;
+        }
+    }
+    if (job.add) {
+        widen_all(before, more);
+        for (int k = 0; k < V; k++)
+            y[k] += more[k];
+    }
+    narrow_all(y, a);
+}
+
+/* Positions begin at a multiple of 4, and are below 2^34, so that each block of random words is for
+ * elements of one pack. Several packs are read at once, and their random numbers
+ * made side by side. */
+template <class T>
+DEVICE void drop_packs(const oari_dropout_job &job, uint64_t seed)
+{
+    const int V = in_pack<T>::count, PACKS = OARI_DROPOUT_PACKS;
+    const int64_t apart = (int64_t)blockDim.x * V;
+    const int64_t first =
+        (int64_t)blockIdx.x * PACKS * apart + (int64_t)threadIdx.x * V;
     const T *x = (const T *)job.x;
     T *to = (T *)job.to;
+    pack<T, V> a[PACKS] = {}, before[PACKS] = {};
 
-    for (int64_t i = thread * V; i < job.count; i += step * V) {
-        pack<T, V> a = load_pack<T, V>(x + i), before = {};
-        uint64_t position = (uint64_t)(job.first + i);
-        W y[V], more[V];
+#pragma unroll
+    for (int n = 0; n < PACKS; n++) {
+        const int64_t i = first + n * apart;
 
+        if (i >= job.count)
+            continue;
+        a[n] = load_pack<T, V>(x + i);
         if (job.add)
-            before = load_pack<T, V>(to + i);
-        widen_all(a, y);
-#pragma unroll
-        for (int b = 0; b < V; b += PER_BLOCK) {
-            uint32_t word[4];
-
-            philox(seed, (position + b) / 4, word);
-#pragma unroll
-            for (int k = 0; k < PER_BLOCK; k++) {
-                uint32_t drawn = V >= 4 ? word[k] : word[(position + k) % 4];
-
-                y[b + k] = drawn >> 8 >= job.least ? y[b + k] * factor : (W)0;
-            }
-        }
-        if (job.add) {
-            widen_all(before, more);
-            for (int k = 0; k < V; k++)
-                y[k] += more[k];
-        }
-        narrow_all(y, &a);
-        store_pack<T, V>(to + i, a);
+            before[n] = load_pack<T, V>(to + i);
     }
+#pragma unroll
+    for (int n = 0; n < PACKS; n++)
+        drop_pack<T, V>(job, seed, (uint64_t)(job.first + first + n * apart),
+                        &a[n], before[n]);
+#pragma unroll
+    for (int n = 0; n < PACKS; n++)
+        if (first + n * apart < job.count)
+            store_pack<T, V>(to + first + n * apart, a[n]);
 }
 
 /* Where positions follow each other, a thread takes the four elements of a
@@ -109,7 +135,7 @@ template <class T> DEVICE void drop(const oari_dropout_job &job)
     uint32_t word[4];
 
     if (job.is_packed) {
-        drop_packs<T>(job, seed, thread, step);
+        drop_packs<T>(job, seed);
         return;
     }
     if (job.ndim == 0) {

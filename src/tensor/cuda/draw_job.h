@@ -6,7 +6,10 @@
 
 #include <stdint.h>
 
-enum { OARI_DRAW_DIMS = 8 };
+enum {
+    OARI_DRAW_DIMS = 8,
+    OARI_DROPOUT_PACKS = 2 /* of a thread, of a packed dropout */
+};
 
 /* Leaves out elements of x, as oari_dropout does. The number of an element is
  * first plus its steps along each dim times that dim's stride. */
@@ -18,6 +21,7 @@ typedef struct oari_dropout_job {
     uint64_t seed;
     const uint64_t *salt; /* device memory, added to the seed; NULL: 0 */
     uint32_t least;       /* of the 24 bits drawn: an element is kept */
+    uint32_t bound;       /* packed: of the 32 bits drawn */
     double factor;        /* of what is kept */
     int ndim;             /* 0: positions follow each other */
     int is_packed;        /* and elements can be moved by 16 bytes */

@@ -305,6 +305,67 @@ template <class W> DEVICE W block_sum(W x, W *room)
     return x;
 }
 
+/* Sums of two numbers at once over a warp. */
+template <class W> DEVICE void warp_sums(W *x)
+{
+    for (int apart = WARP / 2; apart > 0; apart /= 2) {
+        W first = __shfl_xor_sync(ALL_LANES, x[0], apart);
+        W second = __shfl_xor_sync(ALL_LANES, x[1], apart);
+
+        x[0] += first;
+        x[1] += second;
+    }
+}
+
+/* The same over a block: warps in their order. room has space for
+ * 2 * MOST_WARPS, and the call after the next may use the same. */
+template <class W> DEVICE void block_sums(W *x, W *room)
+{
+    int warps = (int)blockDim.x / WARP;
+
+    warp_sums(x);
+    if (warps == 1)
+        return;
+    if (threadIdx.x % WARP == 0) {
+        room[threadIdx.x / WARP] = x[0];
+        room[MOST_WARPS + threadIdx.x / WARP] = x[1];
+    }
+    __syncthreads();
+    x[0] = x[1] = 0;
+    for (int w = 0; w < warps; w++) {
+        x[0] += room[w];
+        x[1] += room[MOST_WARPS + w];
+    }
+}
+
+/* ---- rows in registers --------------------------------------------------- */
+
+/* Packs of this thread, PARTS at most: part i begins at column
+ * (i * group + me) * V of job.width; group is a warp's or a block's threads. */
+#define EACH_PART(i, at)                                               \
+    _Pragma("unroll") for (int i = 0; i < PARTS;                       \
+                           i++) if (int64_t at =                       \
+                                        (i * group + me) * (int64_t)V; \
+                                    at < job.width)
+
+/* Reads this thread's packs of `rows` rows, ROWS at most. */
+template <class T, int ROWS, int PARTS, class Job>
+DEVICE void load_rows(const Job &job, const void *from, int64_t row, int rows,
+                      int64_t group, int64_t me,
+                      pack<T, in_pack<T>::count> (&a)[ROWS][PARTS])
+{
+    const int V = in_pack<T>::count;
+
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        EACH_PART(i, at)
+        {
+            if (r < rows)
+                a[r][i] = load_pack<T, V>((const T *)from +
+                                          (row + r) * job.width + at);
+        }
+}
+
 /* ---- arithmetic ---------------------------------------------------------- */
 
 DEVICE float root_of(float x)
@@ -325,6 +386,32 @@ DEVICE float exp_of(float x)
 DEVICE double exp_of(double x)
 {
     return exp(x);
+}
+
+/* 2^x and 1/x by one instruction each, to about 2e-7; below 2^-126 they are 0 or
+ * infinite. */
+DEVICE float quick_exp2(float x)
+{
+#ifdef __CUDA_ARCH__
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
+DEVICE float quick_inverse(float x)
+{
+#ifdef __CUDA_ARCH__
+    float y;
+
+    asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return 1 / x;
+#endif
 }
 
 /* The exponential of a number that is, or becomes, a T. For halves it is

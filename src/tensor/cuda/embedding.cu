@@ -125,7 +125,7 @@ DEVICE unsigned first_place(const oari_sort_job &job, unsigned *room)
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     unsigned all = 0, before = 0, sum;
 
-#pragma unroll 16
+#pragma unroll 32
     for (int64_t b = 0; b < job.blocks; b++) {
         unsigned here = job.count[b * OARI_SORT_DIGITS + threadIdx.x];
 
@@ -146,7 +146,17 @@ DEVICE unsigned first_place(const oari_sort_job &job, unsigned *room)
     return sum - all + before;
 }
 
-/* Moves each element to its place: 256 at a time, in order. */
+DEVICE void read_pick(const oari_sort_job &job, int64_t i, int64_t end,
+                      uint32_t *key, uint32_t *place)
+{
+    if (i >= end)
+        return;
+    *key = sort_key(job, i);
+    *place = job.place != NULL ? job.place[i] : (uint32_t)i;
+}
+
+/* Moves each element to its place: 256 at a time, in order; the next are read
+ * ahead. */
 extern "C" __global__ void
 oari_sort_move(const __grid_constant__ oari_sort_job job)
 {
@@ -156,15 +166,18 @@ oari_sort_move(const __grid_constant__ oari_sort_job job)
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int64_t first = (int64_t)blockIdx.x * job.share;
     int64_t end = first + job.share;
+    uint32_t next_key = 0, next_place = 0;
 
     end = end < job.picks ? end : job.picks;
+    read_pick(job, first + threadIdx.x, end, &next_key, &next_place);
     next[threadIdx.x] = first_place(job, room);
     for (; first < end; first += OARI_SORT_THREADS) {
-        int64_t i = first + threadIdx.x;
-        uint32_t key = i < end ? sort_key(job, i) : 0;
+        int64_t i = first + threadIdx.x, later = i + OARI_SORT_THREADS;
+        uint32_t key = next_key, place = next_place;
         int digit = i < end ? digit_of(job, key) : -1;
         unsigned same = equals_of(digit), before;
 
+        read_pick(job, later, end, &next_key, &next_place);
         for (int w = 0; w < SORT_WARPS; w++)
             found[w][threadIdx.x] = 0;
         __syncthreads();
@@ -178,7 +191,7 @@ oari_sort_move(const __grid_constant__ oari_sort_job job)
             for (int w = 0; w < warp; w++)
                 at += found[w][digit];
             job.to_key[at] = key;
-            job.to_place[at] = job.place != NULL ? job.place[i] : (uint32_t)i;
+            job.to_place[at] = place;
         }
         __syncthreads();
         for (int w = 0; w < SORT_WARPS; w++)
@@ -200,77 +213,143 @@ oari_find_starts(const __grid_constant__ oari_add_rows_job job)
         job.start[job.key[i]] = make_int2((int)i, (int)job.place[i]);
 }
 
-enum { AHEAD = 4 }; /* rows that are read before they are added */
+/* rows that are read before they are added, and packs of a lane of each */
+enum { AHEAD = 4, PARTS = OARI_ADD_PARTS };
 
-/* Adds the picks from `first` on that are of a row, V columns from `at` on; the
- * place of the first is known. */
+/* A lane's packs of a row of the gradient, PARTS at most: those of the warp's
+ * columns, from `column` on. */
+template <class T, int V> struct row_packs {
+    pack<T, V> x[PARTS];
+};
+
+#define EACH_PACK(i, at, column)                                               \
+    _Pragma("unroll") for (int i = 0; i < PARTS;                               \
+                           i++) if (int64_t at =                               \
+                                        (column) +                             \
+                                        (i * WARP + (int)threadIdx.x % WARP) * \
+                                            V;                                 \
+                                    at < job.width)
+
 template <class T, int V>
-DEVICE void add_picks(const oari_add_rows_job &job, int2 start, uint32_t row,
-                      int64_t at, typename work_of<T>::type *sum)
+DEVICE void load_row(const oari_add_rows_job &job, int64_t place,
+                     int64_t column, row_packs<T, V> *to)
 {
-    const int lane = (int)threadIdx.x % WARP;
-    const bool mine = at < job.width;
-    int64_t first = (int64_t)start.x + 1;
-    pack<T, V> part[AHEAD] = {};
-    int count = WARP;
+    EACH_PACK(i, at, column)
+    to->x[i] = load_pack<T, V>((const T *)job.grad + place * job.width + at);
+}
 
-    if (mine)
-        part[0] = load_pack<T, V>((const T *)job.grad +
-                                  (int64_t)start.y * job.width + at);
-    for (bool begins = true; count == WARP; first += WARP) {
-        int64_t i = first + lane;
-        bool is = i < job.picks && job.key[i] == row;
-        uint32_t place = i < job.picks ? job.place[i] : 0;
-
-        count = __popc(__ballot_sync(ALL_LANES, is));
-        if (begins && mine)
-            for (int v = 0; v < V; v++)
-                sum[v] += widen(part[0].x[v]);
-        begins = false;
-        for (int j = 0; j < count; j += AHEAD) {
+template <class T, int V>
+DEVICE void add_packs(const row_packs<T, V> &from,
+                      typename work_of<T>::type (&sum)[PARTS][V])
+{
 #pragma unroll
-            for (int k = 0; k < AHEAD; k++) {
-                int64_t from = __shfl_sync(ALL_LANES, place, (j + k) % WARP);
+    for (int i = 0; i < PARTS; i++) {
+        typename work_of<T>::type x[V];
 
-                if (j + k < count && mine)
-                    part[k] = load_pack<T, V>((const T *)job.grad +
-                                              from * job.width + at);
-            }
-#pragma unroll
-            for (int k = 0; k < AHEAD; k++)
-                if (j + k < count && mine)
-                    for (int v = 0; v < V; v++)
-                        sum[v] += widen(part[k].x[v]);
-        }
+        widen_all(from.x[i], x);
+        for (int v = 0; v < V; v++)
+            sum[i][v] += x[v];
     }
 }
 
-/* A warp for each row; columns by blockIdx.y. */
+/* What is read of a row of the table before it is its turn: its first pick, and a
+ * lane's of the 32 after that. */
+template <class T, int V> struct first_picks {
+    int2 start;
+    row_packs<T, V> row;
+    uint32_t key, place;
+};
+
+DEVICE int2 start_of(const oari_add_rows_job &job, int64_t row)
+{
+    return row < job.count && row != job.skip ? job.start[row]
+                                              : make_int2(-1, -1);
+}
+
+/* A lane's of the picks from `first` on. */
+template <class T, int V>
+DEVICE void read_picks(const oari_add_rows_job &job, int64_t first,
+                       first_picks<T, V> *p)
+{
+    int64_t i = first + (int64_t)(threadIdx.x % WARP);
+
+    p->key = i < job.picks ? job.key[i] : 0xffffffffu;
+    p->place = i < job.picks ? job.place[i] : 0;
+}
+
+template <class T, int V>
+DEVICE void read_first(const oari_add_rows_job &job, int2 start, int64_t column,
+                       first_picks<T, V> *p)
+{
+    p->start = start;
+    if (start.x < 0)
+        return;
+    load_row(job, start.y, column, &p->row);
+    read_picks(job, (int64_t)start.x + 1, p);
+}
+
+/* Adds all picks of a row in their order. */
+template <class T, int V>
+DEVICE void add_picks(const oari_add_rows_job &job, first_picks<T, V> p,
+                      uint32_t row, int64_t column,
+                      typename work_of<T>::type (&sum)[PARTS][V])
+{
+    int64_t first = (int64_t)p.start.x + 1;
+    int count = WARP;
+
+    add_packs(p.row, sum);
+    while (count == WARP) {
+        count = __popc(__ballot_sync(ALL_LANES, p.key == row));
+        for (int j = 0; j < count; j += AHEAD) {
+            row_packs<T, V> part[AHEAD] = {};
+
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++) {
+                int64_t from = __shfl_sync(ALL_LANES, p.place, (j + k) % WARP);
+
+                if (j + k < count)
+                    load_row(job, from, column, &part[k]);
+            }
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++)
+                if (j + k < count)
+                    add_packs(part[k], sum);
+        }
+        first += WARP;
+        if (count == WARP)
+            read_picks(job, first, &p);
+    }
+}
+
+/* A warp takes every row that is a multiple of all warps after its first; columns
+ * by blockIdx.y. While it adds one row up, the first picks of the next are read,
+ * and where those of the one after begin. */
 template <class T, int V> DEVICE void add_row(const oari_add_rows_job &job)
 {
-    typedef typename work_of<T>::type W;
+    const int64_t step = (int64_t)gridDim.x * OARI_PICK_WARPS;
+    const int64_t column = (int64_t)blockIdx.y * PARTS * WARP * V;
     int64_t row =
         (int64_t)blockIdx.x * OARI_PICK_WARPS + (int64_t)(threadIdx.x / WARP);
-    int64_t at =
-        ((int64_t)blockIdx.y * WARP + (int64_t)(threadIdx.x % WARP)) * V;
-    int2 start;
-    W sum[V];
+    int2 start = start_of(job, row + step);
+    first_picks<T, V> next = {};
 
-    if (row >= job.count)
-        return;
-    start = job.start[row];
-    if (row == job.skip)
-        start.x = -1;
-    if (job.add && start.x < 0)
-        return;
-    for (int v = 0; v < V; v++)
-        sum[v] = 0;
-    if (job.add && at < job.width)
-        load_numbers<T, V>(job.to, job.is_wide, row * job.width + at, sum);
-    if (start.x >= 0)
-        add_picks<T, V>(job, start, (uint32_t)row, at, sum);
-    if (at < job.width)
-        store_numbers<T, V>(job.to, job.is_wide, row * job.width + at, sum);
+    read_first(job, start_of(job, row), column, &next);
+    for (; row < job.count; row += step) {
+        first_picks<T, V> p = next;
+        typename work_of<T>::type sum[PARTS][V] = {};
+
+        read_first(job, start, column, &next);
+        start = start_of(job, row + 2 * step);
+        if (job.add && p.start.x < 0)
+            continue;
+        if (job.add)
+            EACH_PACK(i, at, column)
+        load_numbers<T, V>(job.to, job.is_wide, row * job.width + at, sum[i]);
+        if (p.start.x >= 0)
+            add_picks<T, V>(job, p, (uint32_t)row, column, sum);
+        EACH_PACK(i, at, column)
+        store_numbers<T, V>(job.to, job.is_wide, row * job.width + at, sum[i]);
+    }
 }
 
 template <class T> DEVICE void add_rows(const oari_add_rows_job &job)
@@ -281,4 +360,5 @@ template <class T> DEVICE void add_rows(const oari_add_rows_job &job)
         add_row<T, 1>(job);
 }
 
-OARI_KERNELS(oari_add_rows, add_rows, oari_add_rows_job)
+OARI_KERNELS_BOUND(OARI_PICK_WARPS *WARP, 2, oari_add_rows, add_rows,
+                   oari_add_rows_job)

@@ -20,7 +20,8 @@ enum {
     OARI_SORT_THREADS = 256, /* of a block; each has a digit */
     OARI_SORT_SHARE = 1024,  /* elements that a block sorts, or more, so that */
     OARI_SORT_BLOCKS = 128,  /* there are at most so many */
-    OARI_PICK_WARPS = 8      /* of a block; each takes a row */
+    OARI_PICK_WARPS = 8,     /* of a block; each takes a row */
+    OARI_ADD_PARTS = 3       /* packs of a lane of a row that is added */
 };
 
 /* Rows first .. first+count-1 of a vocabulary of `vocabulary` are the table's;

@@ -2,9 +2,8 @@
 /* float_arith: functions of elements of f32, f16 and bf16, and their
  * derivatives, computed in f32. A block has a tile of elements. Where all arrays
  * are aligned and without gaps, or are one row, one column or one number that is
- * repeated, each thread takes eight elements at once, and reads those that it
- * takes next before it computes; else it takes one after the other, wherever
- * they are. */
+ * repeated, each thread takes eight elements at once, and reads all that it takes
+ * before it computes; else it takes one after the other, wherever they are. */
 #include "tensor/cuda/eights.cuh"
 #include "tensor/cuda/functions.cuh"
 
@@ -17,29 +16,81 @@ enum {
 
 /* ---- a tile -------------------------------------------------------------- */
 
-/* Elements low .. and high .. of an array, counted as those of the first. */
+/* Where a thread's next eight elements are: those from low on and, of f32, four
+ * from high on; and where those are in their rows. */
+struct eight_at {
+    int64_t low, high;
+    uint32_t row_low, row_high;
+};
+
+/* A place of a row, `skip` elements on; skip is below width. */
+DEVICE uint32_t along_row(uint32_t at, uint32_t skip, uint32_t width)
+{
+    at += skip;
+    return at < width ? at : at - width;
+}
+
+DEVICE eight_at first_eight(const oari_arith_job &job, int64_t tile)
+{
+    const uint32_t width = (uint32_t)job.width;
+    eight_at e;
+
+    e.low = tile + threadIdx.x / WARP * CHUNK + threadIdx.x % WARP * job.packed;
+    e.high = e.low + (job.packed == 4 ? 4 * WARP : 4);
+    e.row_low = e.row_high = 0;
+    if (job.has_rows) {
+        e.row_low = (uint32_t)e.low % width;
+        e.row_high = job.packed == 4
+                         ? along_row(e.row_low, job.row_chunk, width)
+                         : e.row_low + 4;
+    }
+    return e;
+}
+
+DEVICE eight_at next_eight(const oari_arith_job &job, eight_at e)
+{
+    const uint32_t width = (uint32_t)job.width;
+
+    e.low += STEP;
+    e.high += STEP;
+    if (job.has_rows) {
+        e.row_low = along_row(e.row_low, job.row_step, width);
+        e.row_high = along_row(e.row_high, job.row_step, width);
+    }
+    return e;
+}
+
+/* The dtype of an array that is read by eights. What is known to be a half needs
+ * half the registers. */
+template <bool halves> DEVICE int dtype_of(const oari_job_array &a)
+{
+    return !halves ? a.dtype : a.dtype == OAR_BF16 ? OAR_BF16 : OAR_F16;
+}
+
+/* Eight elements of an array, counted as those of the first. */
+template <bool halves>
 DEVICE raw8 load_input(const oari_arith_job &job, const oari_job_array &a,
-                       int64_t low, int64_t high)
+                       const eight_at &e)
 {
     raw8 r = { { 0, 0, 0, 0 }, { 0, 0, 0, 0 } };
-    uint32_t width = (uint32_t)job.width;
+    const uint32_t width = (uint32_t)job.width;
+    const int dtype = dtype_of<halves>(a);
 
     switch (a.lies) {
     case OARI_LIES_ONE: return r;
     case OARI_LIES_COLUMN:
         r.low.x = __float_as_uint(
-            load_as<float>(a.data, a.dtype, (uint32_t)low / width));
-        r.high.x = __float_as_uint(
-            load_as<float>(a.data, a.dtype, (uint32_t)high / width));
+            load_as<float>(a.data, a.dtype, (uint32_t)e.low / width));
+        if (!halves) /* else it is the same */
+            r.low.y = __float_as_uint(
+                load_as<float>(a.data, a.dtype, (uint32_t)e.high / width));
         return r;
-    case OARI_LIES_ROW:
-        low = (uint32_t)low % width;
-        high = (uint32_t)high % width;
-        break;
+    case OARI_LIES_ROW: return load_raw(a.data, dtype, e.row_low, e.row_high);
     }
-    return load_raw(a.data, a.dtype, low, high);
+    return load_raw(a.data, dtype, e.low, e.high);
 }
 
+template <bool halves>
 DEVICE void widen_input(const oari_job_array &a, const raw8 &r, float *x)
 {
     if (a.lies == OARI_LIES_ONE) {
@@ -49,56 +100,55 @@ DEVICE void widen_input(const oari_job_array &a, const raw8 &r, float *x)
             x[k] = one;
     } else if (a.lies == OARI_LIES_COLUMN) {
         for (int k = 0; k < EIGHT; k++)
-            x[k] = __uint_as_float(k < 4 ? r.low.x : r.high.x);
+            x[k] = __uint_as_float(k < 4 || halves ? r.low.x : r.low.y);
     } else {
-        widen_raw(r, a.dtype, x);
+        widen_raw(r, dtype_of<halves>(a), x);
     }
 }
 
 /* The tile of this block, by eights. Inputs are arrays 1 .. N and, if what is
- * there is added to, array 0. */
-template <int N, bool may_add, class F>
+ * there is added to, array 0. All that a thread takes is read at first. */
+template <int N, bool may_add, bool halves, class F>
 DEVICE void run_eights(const oari_arith_job &job, int64_t tile)
 {
     const oari_job_array &to = job.array[0];
-    const int64_t lane = threadIdx.x % WARP;
-    int64_t low = tile + threadIdx.x / WARP * CHUNK + lane * job.packed;
-    int64_t high = low + (job.packed == 4 ? 4 * WARP : 4);
+    const int dtype = dtype_of<halves>(to);
     const bool add = may_add && job.add;
-    raw8 now[N + 1], next[N + 1];
+    raw8 in[ROUNDS][N + 1] = {};
+    eight_at e = first_eight(job, tile);
 
 #pragma unroll
-    for (int n = 0; n < N; n++) {
-        now[n] = load_input(job, job.array[n + 1], low, high);
-        next[n] = load_input(job, job.array[n + 1], low + STEP, high + STEP);
+    for (int round = 0; round < ROUNDS; round++) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            in[round][n] = load_input<halves>(job, job.array[n + 1], e);
+        if (add)
+            in[round][N] = load_raw(to.data, dtype, e.low, e.high);
+        e = next_eight(job, e);
     }
-    if (add) {
-        now[N] = load_raw(to.data, to.dtype, low, high);
-        next[N] = load_raw(to.data, to.dtype, low + STEP, high + STEP);
-    }
+    e = first_eight(job, tile);
 #pragma unroll 1
     for (int round = 0; round < ROUNDS; round++) {
         float x[N][EIGHT], y[EIGHT];
 
 #pragma unroll
         for (int n = 0; n < N; n++)
-            widen_input(job.array[n + 1], now[n], x[n]);
+            widen_input<halves>(job.array[n + 1], in[0][n], x[n]);
         F::template run<EIGHT>(job, x, y);
         if (add) {
             float before[EIGHT];
 
-            widen_raw(now[N], to.dtype, before);
+            widen_raw(in[0][N], dtype, before);
             for (int k = 0; k < EIGHT; k++)
                 y[k] += before[k];
         }
-        store_eight(to.data, to.dtype, low, high, y);
+        store_eight(to.data, dtype, e.low, e.high, y);
+        e.low += STEP;
+        e.high += STEP;
 #pragma unroll
-        for (int n = 0; n < N; n++)
-            now[n] = next[n];
-        if (add)
-            now[N] = next[N];
-        low += STEP;
-        high += STEP;
+        for (int n = 0; n <= N; n++) /* the function's code is there once */
+            for (int later = 1; later < ROUNDS; later++)
+                in[later - 1][n] = in[later][n];
     }
 }
 
@@ -123,23 +173,28 @@ DEVICE void run_ones(const oari_arith_job &job, int64_t tile)
     }
 }
 
-template <int N, bool may_add, class F>
+template <int N, bool may_add, bool halves, class F>
 DEVICE void run_tile(const oari_arith_job &job)
 {
     int64_t tile = (int64_t)blockIdx.x * OARI_TILE;
 
     if (job.packed && tile + OARI_TILE <= job.count)
-        run_eights<N, may_add, F>(job, tile);
+        run_eights<N, may_add, halves, F>(job, tile);
     else
         run_ones<N, may_add, F>(job, tile);
 }
 
-#define KERNEL(name, inputs, may_add, family)                         \
-    extern "C" __global__ void __launch_bounds__(OARI_TILE_THREADS)   \
-        oari_float_##name(const __grid_constant__ oari_arith_job job) \
-    {                                                                 \
-        run_tile<inputs, may_add, family>(job);                       \
+#define KERNEL_OF(kernel, inputs, may_add, halves, family)          \
+    extern "C" __global__ void __launch_bounds__(OARI_TILE_THREADS) \
+        kernel(const __grid_constant__ oari_arith_job job)          \
+    {                                                               \
+        run_tile<inputs, may_add, halves, family>(job);             \
     }
+
+/* One for packs of halves alone, and one for all else. */
+#define KERNEL(name, inputs, may_add, family)                  \
+    KERNEL_OF(oari_half_##name, inputs, may_add, true, family) \
+    KERNEL_OF(oari_float_##name, inputs, may_add, false, family)
 
 /* y = expression of k for all elements. */
 #define FOR_EACH(expression)                                           \
@@ -162,7 +217,7 @@ static __noinline__ __device__ float rare_unary_back(int kind, float g, float x)
 /* For halves: to about 2e-6 of the result. */
 DEVICE float quick_sigmoid(float x)
 {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
+    return quick_inverse(1.0f + quick_exp2(-1.4426950409f * x));
 }
 
 /* The argument of the sigmoid that is (1 + tanh)/2 of GELU. */
@@ -172,27 +227,34 @@ DEVICE float gelu_argument(float x)
                 2 * (float)(GELU_SCALE * GELU_CUBIC) * x * x);
 }
 
-/* For halves: the normal distribution below x, to 1e-7, by formula 7.1.26 of
- * Abramowitz and Stegun; bell is exp(-x*x/2). */
-DEVICE float quick_cdf(float x, float *bell)
+/* For halves: the normal distribution beyond x >= 0, to 1e-7, by formula 7.1.26
+ * of Abramowitz and Stegun; bell is exp(-x*x/2). */
+DEVICE float quick_tail(float x, float *bell)
 {
-    float t = __fdividef(1.0f, 1.0f + 0.23164189f * fabsf(x)), tail;
+    float t = quick_inverse(1.0f + 0.23164189f * x), tail;
 
-    *bell = __expf(-0.5f * x * x);
+    *bell = quick_exp2(-0.72134752f * x * x);
     tail = 0.5f * 1.061405429f;
     tail = tail * t - 0.5f * 1.453152027f;
     tail = tail * t + 0.5f * 1.421413741f;
     tail = tail * t - 0.5f * 0.284496736f;
     tail = tail * t + 0.5f * 0.254829592f;
-    tail *= t * *bell;
-    return x > 0 ? 1 - tail : tail;
+    return tail * (t * *bell);
+}
+
+/* Beyond 20 there is nothing, not even of an infinite x. */
+DEVICE float quick_gelu(float x)
+{
+    float bell, most = fminf(fabsf(x), 20.0f);
+
+    return fmaxf(x, 0.0f) - most * quick_tail(most, &bell);
 }
 
 DEVICE float quick_gelu_slope(float x)
 {
-    float bell, below = quick_cdf(x, &bell);
+    float bell, tail = quick_tail(fabsf(x), &bell);
 
-    return below + 0.39894228f * x * bell;
+    return (x > 0 ? 1 - tail : tail) + 0.39894228f * x * bell;
 }
 
 DEVICE float quick_gelu_tanh_slope(float x)
@@ -221,7 +283,6 @@ struct unary_family {
                                       const float (&a)[1][V], float (&y)[V])
     {
         const float(&x)[V] = a[0];
-        float bell;
 
         switch (kind_for(job)) {
         case OARI_UNARY_neg: FOR_EACH(-x[k]);
@@ -232,7 +293,7 @@ struct unary_family {
         case OARI_UNARY_tanh: FOR_EACH(tanhf(x[k]));
         case HALF + OARI_UNARY_sigmoid: FOR_EACH(quick_sigmoid(x[k]));
         case HALF + OARI_UNARY_silu: FOR_EACH(x[k] * quick_sigmoid(x[k]));
-        case HALF + OARI_UNARY_gelu: FOR_EACH(x[k] * quick_cdf(x[k], &bell));
+        case HALF + OARI_UNARY_gelu: FOR_EACH(quick_gelu(x[k]));
         case HALF + OARI_UNARY_gelu_tanh:
             FOR_EACH(x[k] * quick_sigmoid(gelu_argument(x[k])));
         default: FOR_EACH(rare_unary(job.kind, x[k]));
@@ -306,22 +367,18 @@ struct binary_family {
     }
 };
 
-KERNEL(binary, 2, false, binary_family)
+KERNEL(binary, 2, true, binary_family)
 
-/* Of the gradient and of both inputs. */
+/* Of the gradient and of both inputs. Sums and products do without. */
 struct binary_back_family {
     template <int V>
     static inline __device__ void run(const oari_arith_job &job,
                                       const float (&x)[3][V], float (&y)[V])
     {
-        switch (job.kind) {
-        case OARI_ADD: FOR_EACH(x[0][k]);
-        case OARI_SUB: FOR_EACH(job.side ? -x[0][k] : x[0][k]);
-        case OARI_MUL: FOR_EACH(x[0][k] * (job.side ? x[1][k] : x[2][k]));
-        default:
-            FOR_EACH(rare_binary_back(job.kind, job.side, x[0][k], x[1][k],
-                                      x[2][k]));
-        }
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            y[k] =
+                rare_binary_back(job.kind, job.side, x[0][k], x[1][k], x[2][k]);
     }
 };
 

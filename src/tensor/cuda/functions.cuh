@@ -166,7 +166,7 @@ template <class T> DEVICE T quotient(int kind, T a, T b)
 }
 template <> inline __device__ int64_t quotient<int64_t>(int, int64_t a, int64_t)
 {
-    return a; /* integers are refused before */
+    return a; /* integers have a kernel of their own */
 }
 
 template <class T> DEVICE T binary_of(int kind, int numbers, T a, T b)

@@ -33,9 +33,10 @@ static int64_t dim_at(const oari_array *x, int d, int dims)
     return at < 0 ? 1 : x->at.shape.dim[at];
 }
 
-static int64_t largest(int64_t a, int64_t b)
+/* A dim that is repeated or not; none stays none. */
+static int64_t broadcast_dim(int64_t a, int64_t b)
 {
-    return a > b ? a : b;
+    return a != 1 ? a : b;
 }
 
 /* Puts a leading dim where it belongs, joined to the one before if all strides
@@ -71,8 +72,8 @@ static void set_leading(oari_cuda_product *p, const oari_array *to,
     p->batches = p->sums = 1;
     for (int d = 0; d < dims - 2; d++) {
         int64_t kept = dim_at(to, d, dims);
-        int64_t dim =
-            largest(largest(dim_at(a, d, dims), dim_at(b, d, dims)), kept);
+        int64_t dim = broadcast_dim(
+            broadcast_dim(dim_at(a, d, dims), dim_at(b, d, dims)), kept);
         int64_t step[3] = { stride_at(a, d, dims), stride_at(b, d, dims),
                             stride_at(to, d, dims) };
 

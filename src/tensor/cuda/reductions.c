@@ -130,9 +130,9 @@ static int64_t choose_segments(const oari_reduce_job *job, int by_threads)
 
 enum {
     EIGHT = 8,
-    FEW_ROWS = 16,     /* so few are left to the kernels for all */
-    WARP_ROW = 2048,   /* elements that a warp adds up */
-    SUM_BLOCKS = 1056, /* that keep a GPU busy */
+    FEW_ROWS = 16,    /* so few are left to the kernels for all */
+    WARP_ROW = 2048,  /* elements that a warp adds up */
+    SUM_BLOCKS = 528, /* that keep a GPU busy, all at a time */
     MOST_SHARES = 512,
     SUM_THREADS = 32 * OARI_SUMS_WARPS
 };
@@ -180,20 +180,27 @@ static void set_shares(oari_sums_job *job, int64_t wanted, int64_t least,
 static oar_status start_sums(oar_device device, int columns, oari_sums_job *job,
                              int64_t blocks)
 {
-    KERNEL_IN(by_column, "sums", "oari_sum_columns");
-    KERNEL_IN(by_row, "sums", "oari_sum_rows");
+    static oari_cuda_kernel_ref sums[2][2] = {
+        /* of rows, of columns */
+        { { .file = "sums", .name = "oari_sum_rows_f32" },
+          { .file = "sums", .name = "oari_sum_rows_half" } },
+        { { .file = "sums", .name = "oari_sum_columns_f32" },
+          { .file = "sums", .name = "oari_sum_columns_half" } }
+    };
     KERNEL_IN(joins, "sums", "oari_sum_parts");
     oari_cu_stream stream = oar_stream_current(device);
     oari_cuda_grid grid = { { (unsigned)blocks, (unsigned)job->segments, 1 },
                             { SUM_THREADS, 1, 1 },
                             0 };
 
-    OARI_TRY(oari_cuda_start(device.index, columns ? &by_column : &by_row,
-                             &grid, stream, (void *[]){ job }));
+    OARI_TRY(oari_cuda_start(device.index,
+                             &sums[columns][job->a_dtype != OAR_F32], &grid,
+                             stream, (void *[]){ job }));
     if (job->segments == 1)
         return OAR_OK;
     grid.blocks[0] = (unsigned)((job->results + 31) / 32);
     grid.blocks[1] = 1;
+    grid.threads[0] = 32 * OARI_SUMS_PART_WARPS;
     return oari_cuda_start(device.index, &joins, &grid, stream,
                            (void *[]){ job });
 }
@@ -215,8 +222,9 @@ static oar_status run_sums(oari_pool *pool, const oari_array *to,
                           .by_block = !columns && from->each > WARP_ROW };
     int64_t blocks =
         columns ? (job.results + OARI_SUMS_COLUMNS - 1) / OARI_SUMS_COLUMNS
-        : job.by_block ? job.results
-                       : (job.results + OARI_SUMS_WARPS - 1) / OARI_SUMS_WARPS;
+        : job.by_block
+            ? job.results
+            : (job.results + 2 * OARI_SUMS_WARPS - 1) / (2 * OARI_SUMS_WARPS);
     oar_tensor *partial = NULL;
     oar_status status;
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rows: starts the kernels of rows.cu. This file has no state. */
+/* rows: starts the kernels of softmax.cu and rows.cu. It has no state. */
 #include "tensor/cuda/cuda_kernels.h"
 #include "tensor/cuda/cuda_start.h"
 #include "tensor/cuda/rows_job.h"
 
 enum {
     WARP = 32,
-    MOST_THREADS = 512, /* of a row: a processor has several rows then */
+    MOST_THREADS = 256, /* of a row: a processor has several rows then */
+    KEPT_THREADS = 512, /* of one in shared memory, at least */
     TOTAL_THREADS = 1024,
     MOST_SHARED = 99 << 10 /* bytes of a block that every GPU allows */
 };
@@ -29,11 +30,11 @@ static unsigned threads_for(int64_t width, oar_dtype dtype, int is_packed)
 static unsigned threads_for_shared(int64_t width, oar_dtype dtype)
 {
     int64_t packs = width * (int64_t)oar_dtype_size(dtype) / OARI_PACK_BYTES;
-    int64_t best = MOST_THREADS, least = INT64_MAX;
+    int64_t best = KEPT_THREADS, least = INT64_MAX;
 
-    if (packs < MOST_THREADS)
+    if (packs < KEPT_THREADS)
         return threads_for(width, dtype, 1);
-    for (int64_t n = MOST_THREADS; n <= TOTAL_THREADS - 4 * WARP; n += WARP)
+    for (int64_t n = KEPT_THREADS; n <= OARI_ROWS_KEPT_THREADS; n += WARP)
         if ((packs + n - 1) / n * n < least) {
             least = (packs + n - 1) / n * n;
             best = n;
@@ -48,7 +49,7 @@ static oar_status start_softmax(const oari_array *to, int add,
                                 int is_log)
 {
     static oari_float_kernels kernels =
-        OARI_FLOAT_KERNELS("rows", "oari_softmax");
+        OARI_FLOAT_KERNELS("softmax", "oari_softmax");
     oari_rows r = oari_rows_of(to->at.shape);
     oari_softmax_job job = { .x = oari_array_data(x),
                              .grad = oari_data_of(grad),
@@ -78,7 +79,7 @@ static oar_status start_softmax(const oari_array *to, int add,
         blocks = (blocks + 1) / 2;
     if (job.in_registers && !job.by_block)
         blocks = (blocks + OARI_ROWS_WARPS - 1) / OARI_ROWS_WARPS;
-    return oari_start_float(&kernels, to, blocks, threads, OARI_SUM_BYTES,
+    return oari_start_float(&kernels, to, blocks, threads, 4 * OARI_SUM_BYTES,
                             &job);
 }
 
@@ -113,8 +114,11 @@ static oar_status start_entropy(const oari_cuda_entropy *e,
 {
     static oari_float_kernels kernels =
         OARI_FLOAT_KERNELS("rows", "oari_cross_entropy");
+    static oari_float_kernels kept =
+        OARI_FLOAT_KERNELS("rows", "oari_cross_entropy_kept");
     oari_rows r = oari_rows_of(e->logits->at.shape);
     int64_t bytes;
+    int in_shared;
 
     job->logits = oari_array_data(e->logits);
     job->weight = oari_data_of(e->rule->weight);
@@ -134,14 +138,14 @@ static oar_status start_entropy(const oari_cuda_entropy *e,
         (job->to == NULL || (uintptr_t)job->to % OARI_PACK_BYTES == 0);
     bytes =
         OARI_ROWS_ROOM + r.width * (int64_t)oar_dtype_size(e->logits->dtype);
-    job->in_shared = job->is_packed && job->to != NULL && !job->has_lse &&
-                     bytes <= MOST_SHARED;
+    in_shared = job->is_packed && job->to != NULL && !job->has_lse &&
+                bytes <= MOST_SHARED;
     OARI_TRY(oari_index_check_of(e->logits->device.index, &job->check));
     return oari_start_float(
-        &kernels, e->logits, r.width > 0 ? r.count : 0,
-        job->in_shared ? threads_for_shared(r.width, e->logits->dtype)
-                       : threads_for(r.width, e->logits->dtype, job->is_packed),
-        job->in_shared ? (unsigned)bytes : OARI_SUM_BYTES, job);
+        in_shared ? &kept : &kernels, e->logits, r.width > 0 ? r.count : 0,
+        in_shared ? threads_for_shared(r.width, e->logits->dtype)
+                  : threads_for(r.width, e->logits->dtype, job->is_packed),
+        in_shared ? (unsigned)bytes : OARI_SUM_BYTES, job);
 }
 
 oar_status oari_cuda_entropy_total(const oari_cuda_entropy *e,

@@ -1,310 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* rows: softmax and cross entropy. Rows of softmax that can be read in packs,
- * and are not too long, stay in registers: each has a warp or, if that is too
- * little, a block. All others have a block, and the largest number of a row and
- * the sum of exponentials are found in one pass: each thread keeps both for what
- * it has seen, and the block joins them in a fixed order. A row of a cross
- * entropy whose gradient is wanted too waits for it in shared memory. */
-#include "tensor/cuda/element.cuh"
-#include "tensor/cuda/mma.h"
-#include "tensor/cuda/rows_job.h"
-
-/* For each pack of this thread: `at` is its first column. */
-#define EACH_PACK(at, width)                                  \
-    for (int64_t at = (int64_t)threadIdx.x * V; at < (width); \
-         at += (int64_t)blockDim.x * V)
-
-DEVICE float larger(float x, float y)
-{
-    return fmaxf(x, y);
-}
-
-DEVICE double larger(double x, double y)
-{
-    return fmax(x, y);
-}
-
-template <class W> DEVICE W block_max(W x, W *room)
-{
-    int warps = (int)blockDim.x / WARP;
-    int lane = (int)threadIdx.x % WARP;
-
-    x = warp_max(x);
-    if (lane == 0)
-        room[threadIdx.x / WARP] = x;
-    __syncthreads();
-    x = warp_max(lane < warps ? room[lane] : (W)-INFINITY);
-    __syncthreads();
-    return x;
-}
-
-/* exp(x - centre) of numbers that are T. */
-template <class T> DEVICE float exp_below(float x, float centre, T)
-{
-    const float log2e = 1.4426950408889634f;
-
-    return oari_exp2(x * log2e - centre * log2e);
-}
-
-DEVICE float exp_below(float x, float centre, float)
-{
-    return expf(x - centre);
-}
-
-DEVICE double exp_below(double x, double centre, double)
-{
-    return exp(x - centre);
-}
-
-/* The largest number and the sum of exp(number - largest). */
-template <class W> struct peak {
-    W most, total;
-};
-
-/* All of a row are minus infinity: the sum is NaN, as it is on the host. A NaN
- * among the numbers is in the sum. */
-template <class T, int V>
-DEVICE peak<typename work_of<T>::type>
-find_peak(const T *x, int64_t width, typename work_of<T>::type *room)
-{
-    typedef typename work_of<T>::type W;
-    W most = (W)-INFINITY, total = 0, all;
-
-    pack<T, V> next = {};
-
-    if ((int64_t)threadIdx.x * V < width)
-        next = load_pack<T, V>(x + (int64_t)threadIdx.x * V);
-    EACH_PACK(at, width)
-    {
-        int64_t after = at + (int64_t)blockDim.x * V;
-        W e[V], top;
-
-        widen_all(next, e);
-        top = e[0];
-        if (after < width)
-            next = load_pack<T, V>(x + after);
-        for (int k = 1; k < V; k++)
-            top = larger(top, e[k]);
-        if (top > most) {
-            total = most == (W)-INFINITY ? total
-                                         : total * exp_below(most, top, T());
-            most = top;
-        }
-        if (most != (W)-INFINITY)
-            for (int k = 0; k < V; k++)
-                total += exp_below(e[k], most, T());
-        else if (top != top)
-            total = top;
-    }
-    all = block_max(most, room);
-    if (most != all)
-        total = most == (W)-INFINITY ? total * 0
-                                     : total * exp_below(most, all, T());
-    else if (all == (W)-INFINITY)
-        total = (W)NAN;
-    return { all, block_sum(total, room) };
-}
-
-/* ---- softmax ------------------------------------------------------------- */
-
-template <class T, int V>
-DEVICE void softmax_row(const oari_softmax_job &job,
-                        typename work_of<T>::type *room)
-{
-    typedef typename work_of<T>::type W;
-    const T *x = (const T *)job.x + (int64_t)blockIdx.x * job.width;
-    T *to = (T *)job.to + (int64_t)blockIdx.x * job.width;
-    peak<W> p = find_peak<T, V>(x, job.width, room);
-    W share = job.is_log ? log_of(p.total) : (W)1 / p.total;
-
-    EACH_PACK(at, job.width)
-    {
-        pack<T, V> a = load_pack<T, V>(x + at);
-
-        for (int k = 0; k < V; k++) {
-            W y = widen(a.x[k]) - p.most;
-
-            narrow(job.is_log ? y - share
-                              : exp_below(widen(a.x[k]), p.most, T()) * share,
-                   &a.x[k]);
-        }
-        store_pack<T, V>(to + at, a);
-    }
-}
-
-template <class T, int V>
-DEVICE void softmax_row_back(const oari_softmax_job &job,
-                             typename work_of<T>::type *room)
-{
-    typedef typename work_of<T>::type W;
-    const T *p = (const T *)job.x + (int64_t)blockIdx.x * job.width;
-    const T *g = (const T *)job.grad + (int64_t)blockIdx.x * job.width;
-    T *to = (T *)job.to + (int64_t)blockIdx.x * job.width;
-    W dot = 0;
-
-    EACH_PACK(at, job.width)
-    {
-        pack<T, V> a = load_pack<T, V>(p + at);
-        pack<T, V> b = load_pack<T, V>(g + at);
-
-        for (int k = 0; k < V; k++)
-            dot += job.is_log ? widen(b.x[k]) : widen(b.x[k]) * widen(a.x[k]);
-    }
-    dot = block_sum(dot, room);
-    EACH_PACK(at, job.width)
-    {
-        pack<T, V> a = load_pack<T, V>(p + at);
-        pack<T, V> b = load_pack<T, V>(g + at);
-        pack<T, V> y = {};
-
-        if (job.add)
-            y = load_pack<T, V>(to + at);
-        for (int k = 0; k < V; k++) {
-            W d = job.is_log ? widen(b.x[k]) - exp_as(widen(a.x[k]), T()) * dot
-                             : widen(a.x[k]) * (widen(b.x[k]) - dot);
-
-            narrow(job.add ? widen(y.x[k]) + d : d, &y.x[k]);
-        }
-        store_pack<T, V>(to + at, y);
-    }
-}
-
-/* Packs of this thread: part i begins at column (i * group + me) * V. */
-enum { PARTS = OARI_ROWS_PARTS };
-#define EACH_PART(i, at)                                               \
-    _Pragma("unroll") for (int i = 0; i < PARTS;                       \
-                           i++) if (int64_t at =                       \
-                                        (i * group + me) * (int64_t)V; \
-                                    at < job.width)
-
-/* Two rows in registers, of a warp or of a block, one after the other, that are
- * read at once. */
-template <class T>
-DEVICE void softmax_in_registers(const oari_softmax_job &job, int64_t row,
-                                 typename work_of<T>::type *room)
-{
-    typedef typename work_of<T>::type W;
-    const int V = in_pack<T>::count;
-    const int64_t group = job.by_block ? (int64_t)blockDim.x : (int64_t)WARP;
-    const int64_t me = (int64_t)threadIdx.x % group;
-    const T *x = (const T *)job.x + row * job.width;
-    T *to = (T *)job.to + row * job.width;
-    const int rows = row + 1 < job.rows ? 2 : 1;
-    pack<T, V> a[PARTS] = {}, next[PARTS] = {};
-
-    EACH_PART(i, at)
-    {
-        a[i] = load_pack<T, V>(x + at);
-    }
-    if (rows == 2) {
-        EACH_PART(i, at)
-        {
-            next[i] = load_pack<T, V>(x + job.width + at);
-        }
-    }
-#pragma unroll 1
-    for (int turn = 0; turn < rows; turn++, to += job.width) {
-        W e[V], most = (W)-INFINITY, total = 0, share;
-
-        EACH_PART(i, at)
-        {
-            widen_all(a[i], e);
-            for (int k = 0; k < V; k++)
-                most = larger(most, e[k]);
-        }
-        most = job.by_block ? block_max(most, room) : warp_max(most);
-        EACH_PART(i, at)
-        {
-            widen_all(a[i], e);
-            for (int k = 0; k < V; k++)
-                total += exp_below(e[k], most, T());
-        }
-        total = job.by_block ? block_sum(total, room) : warp_sum(total);
-        share = job.is_log ? log_of(total) + most : (W)1 / total;
-        EACH_PART(i, at)
-        {
-            widen_all(a[i], e);
-            for (int k = 0; k < V; k++)
-                e[k] = job.is_log ? e[k] - share
-                                  : exp_below(e[k], most, T()) * share;
-            narrow_all(e, &a[i]);
-            store_pack<T, V>(to + at, a[i]);
-        }
-        for (int i = 0; i < PARTS; i++)
-            a[i] = next[i];
-    }
-}
-
-template <class T>
-DEVICE void softmax_back_in_registers(const oari_softmax_job &job, int64_t row,
-                                      typename work_of<T>::type *room)
-{
-    typedef typename work_of<T>::type W;
-    const int V = in_pack<T>::count;
-    const int64_t group = job.by_block ? (int64_t)blockDim.x : (int64_t)WARP;
-    const int64_t me = (int64_t)threadIdx.x % group;
-    const T *p = (const T *)job.x + row * job.width;
-    const T *g = (const T *)job.grad + row * job.width;
-    T *to = (T *)job.to + row * job.width;
-    pack<T, V> a[PARTS], b[PARTS];
-    W dot = 0;
-
-    EACH_PART(i, at)
-    {
-        a[i] = load_pack<T, V>(p + at);
-        b[i] = load_pack<T, V>(g + at);
-    }
-    EACH_PART(i, at)
-    {
-        for (int k = 0; k < V; k++)
-            dot += job.is_log ? widen(b[i].x[k])
-                              : widen(b[i].x[k]) * widen(a[i].x[k]);
-    }
-    dot = job.by_block ? block_sum(dot, room) : warp_sum(dot);
-    EACH_PART(i, at)
-    {
-        pack<T, V> y = {};
-
-        if (job.add)
-            y = load_pack<T, V>(to + at);
-        for (int k = 0; k < V; k++) {
-            W q = widen(a[i].x[k]), d = widen(b[i].x[k]);
-
-            d = job.is_log ? d - exp_below(q, (W)0, T()) * dot : q * (d - dot);
-            narrow(job.add ? widen(y.x[k]) + d : d, &y.x[k]);
-        }
-        store_pack<T, V>(to + at, y);
-    }
-}
-
-template <class T> DEVICE void softmax(const oari_softmax_job &job)
-{
-    OARI_SHARED_MEMORY(typename work_of<T>::type, room);
-    int64_t row = blockIdx.x;
-
-    if (job.in_registers) {
-        if (!job.by_block)
-            row = row * (blockDim.x / WARP) + threadIdx.x / WARP;
-        if (job.grad == NULL)
-            row *= 2;
-        if (row >= job.rows)
-            return;
-        if (job.grad == NULL)
-            softmax_in_registers<T>(job, row, room);
-        else
-            softmax_back_in_registers<T>(job, row, room);
-    } else if (job.grad == NULL && job.is_packed) {
-        softmax_row<T, in_pack<T>::count>(job, room);
-    } else if (job.grad == NULL) {
-        softmax_row<T, 1>(job, room);
-    } else if (job.is_packed) {
-        softmax_row_back<T, in_pack<T>::count>(job, room);
-    } else {
-        softmax_row_back<T, 1>(job, room);
-    }
-}
-
-OARI_KERNELS(oari_softmax, softmax, oari_softmax_job)
+/* rows: cross entropy. A row has a block; the largest number of a row and the sum
+ * of exponentials are found in one pass. A row whose gradient is wanted too waits
+ * for it in shared memory. */
+#include "tensor/cuda/rows.cuh"
 
 /* ---- cross entropy ------------------------------------------------------- */
 
@@ -433,7 +131,9 @@ DEVICE void entropy_grad(const oari_entropy_job &job, const T *x,
     }
 }
 
-template <class T, int V>
+/* in_shared: a row waits in shared memory. Then two blocks are to fit a
+ * processor, and a thread has few registers. */
+template <class T, int V, bool in_shared>
 DEVICE void entropy_row(const oari_entropy_job &job,
                         typename work_of<T>::type *room)
 {
@@ -441,7 +141,6 @@ DEVICE void entropy_row(const oari_entropy_job &job,
     const int64_t row = blockIdx.x;
     const T *x = (const T *)job.logits + row * job.classes;
     T *kept = (T *)((char *)room + OARI_ROWS_ROOM);
-    const bool in_shared = V > 1 && job.in_shared;
     shares<W> s = { 0, 0, 0, 0 };
     int64_t chosen;
     W lse = 0;
@@ -465,7 +164,8 @@ DEVICE void entropy_row(const oari_entropy_job &job,
         W loss = 0;
 
         if (chosen >= 0) {
-            peak<W> p = find_peak<T, V>(x, job.classes, room);
+            peak<W> p = find_peak < T, V,
+                    in_shared ? 1 : 2 > (x, job.classes, room);
 
             lse = log_of(p.total) + p.most;
             loss = s.target * (lse - widen(x[chosen]));
@@ -490,12 +190,22 @@ template <class T> DEVICE void cross_entropy(const oari_entropy_job &job)
     OARI_SHARED_MEMORY(typename work_of<T>::type, room);
 
     if (job.is_packed)
-        entropy_row<T, in_pack<T>::count>(job, room);
+        entropy_row<T, in_pack<T>::count, false>(job, room);
     else
-        entropy_row<T, 1>(job, room);
+        entropy_row<T, 1, false>(job, room);
 }
 
 OARI_KERNELS(oari_cross_entropy, cross_entropy, oari_entropy_job)
+
+template <class T> DEVICE void cross_entropy_kept(const oari_entropy_job &job)
+{
+    OARI_SHARED_MEMORY(typename work_of<T>::type, room);
+
+    entropy_row<T, in_pack<T>::count, true>(job, room);
+}
+
+OARI_KERNELS_BOUND(OARI_ROWS_KEPT_THREADS, 2, oari_cross_entropy_kept,
+                   cross_entropy_kept, oari_entropy_job)
 
 template <class T> DEVICE void entropy_total(const oari_entropy_total_job &job)
 {

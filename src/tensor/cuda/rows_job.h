@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/cuda/rows_job.h: the arguments of the kernels of rows.cu, for C and
- * C++. Arrays are row by row, of the dtype in the kernel's name unless said
- * otherwise; W is what that is computed in. */
+/* tensor/cuda/rows_job.h: the arguments of the kernels of softmax.cu and
+ * rows.cu, for C and C++. Arrays are row by row, of the dtype in the kernel's
+ * name unless said otherwise; W is what that is computed in. */
 #ifndef OARI_TENSOR_CUDA_ROWS_JOB_H
 #define OARI_TENSOR_CUDA_ROWS_JOB_H
 
@@ -10,10 +10,11 @@
 #include "device/cuda/index_error.h"
 
 enum {
-    OARI_ROWS_WARPS = 8, /* of a block of softmax in registers */
-    OARI_ROWS_PARTS = 4, /* packs of a thread there, at most */
-    OARI_ROWS_PACK = 16, /* bytes of a pack */
-    OARI_ROWS_ROOM = 256 /* bytes of shared memory before a row */
+    OARI_ROWS_WARPS = 8,         /* of a block of softmax in registers */
+    OARI_ROWS_PARTS = 4,         /* packs of a thread there, at most */
+    OARI_ROWS_PACK = 16,         /* bytes of a pack */
+    OARI_ROWS_ROOM = 256,        /* bytes of shared memory before a row */
+    OARI_ROWS_KEPT_THREADS = 768 /* of a row in shared memory, at most */
 };
 
 /* Softmax of rows, or their logarithm. In backward x is the result. */
@@ -41,7 +42,6 @@ typedef struct oari_entropy_job {
     int64_t rows, classes, ignore;
     double smoothing;
     int has_ignore, has_lse, add, each, by_weight, is_packed;
-    int in_shared; /* rows are packed, and wait in shared memory */
     oari_index_check check;
 } oari_entropy_job;
 

@@ -5,7 +5,7 @@
 #include "tensor/cuda/eights.cuh"
 #include "tensor/cuda/sums_job.h"
 
-enum { WARPS = OARI_SUMS_WARPS, AHEAD = 4 };
+enum { WARPS = OARI_SUMS_WARPS, PART_WARPS = OARI_SUMS_PART_WARPS };
 
 DEVICE float load_one(const void *from, int dtype, int64_t i)
 {
@@ -54,40 +54,52 @@ DEVICE range segment_range(const oari_sums_job &job)
     return { first, end < job.each ? end : job.each };
 }
 
+DEVICE void add_eight(const raw8 &r, int dtype, float *sum)
+{
+    float x[EIGHT];
+
+    widen_raw(r, dtype, x);
+    for (int k = 0; k < EIGHT; k++)
+        sum[k] += x[k];
+}
+
 /* Adds elements at, at + step, .. of `count` eights to sum[8], each place for
- * itself. */
+ * itself. Several are read at a time. */
+template <bool halves>
 DEVICE void add_eights(const oari_sums_job &job, int64_t at, int64_t step,
                        int64_t count, float *sum)
 {
+    const int AHEAD = 4;
+    const int dtype = !halves                   ? OAR_F32
+                      : job.a_dtype == OAR_BF16 ? OAR_BF16
+                                                : OAR_F16;
+
     for (; count >= AHEAD; count -= AHEAD, at += AHEAD * step) {
         raw8 r[AHEAD];
 
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
-            r[i] =
-                load_raw(job.a, job.a_dtype, at + i * step, at + i * step + 4);
+            r[i] = load_raw(job.a, dtype, at + i * step, at + i * step + 4);
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            float x[EIGHT];
-
-            widen_raw(r[i], job.a_dtype, x);
-            for (int k = 0; k < EIGHT; k++)
-                sum[k] += x[k];
-        }
+        for (int i = 0; i < AHEAD; i++)
+            add_eight(r[i], dtype, sum);
     }
-    for (; count > 0; count--, at += step) {
-        float x[EIGHT];
+    if (count > 0) { /* the rest, at once too */
+        raw8 r[AHEAD - 1] = {};
 
-        load_eight(job.a, job.a_dtype, at, x);
-        for (int k = 0; k < EIGHT; k++)
-            sum[k] += x[k];
+#pragma unroll
+        for (int i = 0; i < AHEAD - 1; i++)
+            if (i < count)
+                r[i] = load_raw(job.a, dtype, at + i * step, at + i * step + 4);
+#pragma unroll
+        for (int i = 0; i < AHEAD - 1; i++)
+            add_eight(r[i], dtype, sum);
     }
 }
 
 /* Results are columns, 256 of a block; the rows of its segment go round its
  * warps, which are added up in their order. */
-extern "C" __global__ void __launch_bounds__(WARPS *WARP)
-    oari_sum_columns(const __grid_constant__ oari_sums_job job)
+template <bool halves> DEVICE void sum_columns(const oari_sums_job &job)
 {
     __shared__ float part[WARPS][WARP * EIGHT];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
@@ -97,10 +109,10 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP)
     float sum[EIGHT] = { 0, 0, 0, 0, 0, 0, 0, 0 }, total = 0;
 
     r.first += warp;
-    if (column < job.results)
-        add_eights(job, r.first * job.stride + column, WARPS * job.stride,
-                   r.first < r.end ? (r.end - r.first + WARPS - 1) / WARPS : 0,
-                   sum);
+    if (column < job.results && r.first < r.end)
+        add_eights<halves>(job, r.first * job.stride + column,
+                           WARPS * job.stride,
+                           (r.end - r.first + WARPS - 1) / WARPS, sum);
 #pragma unroll
     for (int k = 0; k < EIGHT; k++)
         part[warp][lane * EIGHT + k] = sum[k];
@@ -116,50 +128,109 @@ DEVICE float sum_eight(const float *x)
     return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
 }
 
-/* Results are rows: of a warp, or, if by_block, of a block and segment. */
-extern "C" __global__ void __launch_bounds__(WARPS *WARP)
-    oari_sum_rows(const __grid_constant__ oari_sums_job job)
+/* Results are short rows, two of a warp, which are read at once. */
+template <bool halves> DEVICE void sum_two_rows(const oari_sums_job &job)
+{
+    const int dtype = !halves                   ? OAR_F32
+                      : job.a_dtype == OAR_BF16 ? OAR_BF16
+                                                : OAR_F16;
+    const int64_t lane = threadIdx.x % WARP;
+    const int64_t first =
+        2 * ((int64_t)blockIdx.x * WARPS + (int64_t)(threadIdx.x / WARP));
+    raw8 r[2][OARI_SUMS_SHORT];
+    float total[2] = { 0, 0 };
+
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int i = 0; i < OARI_SUMS_SHORT; i++) {
+            const int64_t at = (i * WARP + lane) * EIGHT;
+            const int64_t from = (first + n) * job.stride + at;
+
+            r[n][i] = raw8{ { 0, 0, 0, 0 }, { 0, 0, 0, 0 } };
+            if (first + n < job.results && at < job.each)
+                r[n][i] = load_raw(job.a, dtype, from, from + 4);
+        }
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int i = 0; i < OARI_SUMS_SHORT; i++) {
+            float x[EIGHT];
+
+            if (i * WARP * EIGHT < job.each) {
+                widen_raw(r[n][i], dtype, x);
+                total[n] += sum_eight(x);
+            }
+        }
+    warp_sums(total);
+    if (lane < 2 && first + lane < job.results)
+        give(job, first + lane, lane == 0 ? total[0] : total[1]);
+}
+
+/* Results are rows of a block and segment. */
+template <bool halves> DEVICE void sum_rows(const oari_sums_job &job)
 {
     __shared__ float room[MOST_WARPS];
-    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    int64_t result =
-        job.by_block ? blockIdx.x : (int64_t)blockIdx.x * WARPS + warp;
-    int64_t me = job.by_block ? (int64_t)threadIdx.x : lane;
-    int64_t group = job.by_block ? WARPS * WARP : WARP;
+    const int64_t group = WARPS * WARP;
     range r = segment_range(job);
     float sum[EIGHT] = { 0, 0, 0, 0, 0, 0, 0, 0 }, total;
 
-    r.first += me * EIGHT;
-    if (result < job.results && r.first < r.end)
-        add_eights(job, result * job.stride + r.first, group * EIGHT,
-                   (r.end - r.first + group * EIGHT - 1) / (group * EIGHT),
-                   sum);
-    total = sum_eight(sum);
-    total = job.by_block ? block_sum(total, room) : warp_sum(total);
-    if (me == 0 && result < job.results)
-        give(job, result, total);
+    if (!job.by_block) {
+        sum_two_rows<halves>(job);
+        return;
+    }
+    r.first += (int64_t)threadIdx.x * EIGHT;
+    if (r.first < r.end)
+        add_eights<halves>(
+            job, blockIdx.x * job.stride + r.first, group * EIGHT,
+            (r.end - r.first + group * EIGHT - 1) / (group * EIGHT), sum);
+    total = block_sum(sum_eight(sum), room);
+    if (threadIdx.x == 0)
+        give(job, blockIdx.x, total);
 }
+
+#define KERNEL(name, function)                                 \
+    extern "C" __global__ void __launch_bounds__(WARPS *WARP)  \
+        oari_##name(const __grid_constant__ oari_sums_job job) \
+    {                                                          \
+        function(job);                                         \
+    }
+KERNEL(sum_columns_f32, sum_columns<false>)
+KERNEL(sum_columns_half, sum_columns<true>)
+KERNEL(sum_rows_f32, sum_rows<false>)
+KERNEL(sum_rows_half, sum_rows<true>)
 
 /* Lane k of each warp has result k of the block's; segments go round the warps,
  * which are added up in their order. */
-extern "C" __global__ void __launch_bounds__(WARPS *WARP)
+extern "C" __global__ void __launch_bounds__(PART_WARPS *WARP)
     oari_sum_parts(const __grid_constant__ oari_sums_job job)
 {
-    __shared__ double part[WARPS][WARP];
+    const int AHEAD = 8;
+    __shared__ double part[PART_WARPS][WARP];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int64_t result = (int64_t)blockIdx.x * WARP + lane;
     double sum = 0;
 
     if (result < job.results) {
-#pragma unroll 4
-        for (int64_t s = warp; s < job.segments; s += WARPS)
-            sum += (double)job.partial[s * job.results + result];
+        for (int64_t s = warp; s < job.segments; s += AHEAD * PART_WARPS) {
+            float x[AHEAD];
+
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                x[i] = s + i * PART_WARPS < job.segments
+                           ? job.partial[(s + i * PART_WARPS) * job.results +
+                                         result]
+                           : 0.0f;
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                sum += (double)x[i];
+        }
     }
     part[warp][lane] = sum;
     __syncthreads();
     if (warp > 0 || result >= job.results)
         return;
-    for (int w = 1; w < WARPS; w++)
+    for (int w = 1; w < PART_WARPS; w++)
         sum += part[w][lane];
     finish(job, result, sum);
 }

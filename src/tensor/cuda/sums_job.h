@@ -6,7 +6,12 @@
 
 #include <stdint.h>
 
-enum { OARI_SUMS_WARPS = 8, OARI_SUMS_COLUMNS = 256 /* of a block */ };
+enum {
+    OARI_SUMS_WARPS = 8,
+    OARI_SUMS_COLUMNS = 256,  /* of a block */
+    OARI_SUMS_SHORT = 4,      /* eights of a lane of a row that is a warp's */
+    OARI_SUMS_PART_WARPS = 32 /* of a block that adds up segments */
+};
 
 /* `results` sums of `each` elements: of columns, which lie side by side, in
  * rows `stride` apart; or of rows, whose elements lie side by side. Elements of

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps with one all_reduce each, to which one rank comes late:
- * straggler RANK STEPS. */
+ * straggler RANK STEPS [MS]. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -11,6 +11,7 @@ int main(int argc, char **argv)
 {
     int late = argc > 1 ? atoi(argv[1]) : -1;
     int steps = argc > 2 ? atoi(argv[2]) : 20;
+    int late_ms = argc > 3 ? atoi(argv[3]) : 20;
     oar_group *g;
 
     if (oar_group_from_env(NULL, &g) != OAR_OK) {
@@ -21,7 +22,7 @@ int main(int argc, char **argv)
         float x = 1;
 
         if (oar_group_rank(g) == late)
-            usleep(20000);
+            usleep((useconds_t)late_ms * 1000);
         if (oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
                            NULL) != OAR_OK)
             return 1;

@@ -105,6 +105,9 @@ def groups_and_objects():
     work = dist.all_reduce(t := mine(), async_op=True)
     work.get_future().wait()
     keep("future", t)
+    done = dist.all_reduce(t := mine(), async_op=True)
+    done.wait()
+    keep("future of what is done", done.get_future().wait()[0])
 
 
 def train():
@@ -146,10 +149,49 @@ def past_gloo():
     oarsong.torch.monitored_barrier()
 
 
+def coalesced():
+    """Many calls as one, by PyTorch 2's own manager."""
+    if torch.__version__.startswith("1.") or backend != "oarsong":
+        return
+    if oarsong.torch._extension is None:  # the backend in Python lacks it
+        return
+    manager = dist.distributed_c10d._coalescing_manager
+    parts = [mine(shape=(n,)) for n in (1, 5, 3)]
+    with manager(async_ops=True) as batch:
+        for t in parts:
+            dist.all_reduce(t)
+    batch.wait()
+    for t in parts:
+        each = sum(10 * r + 1 for r in range(size))
+        assert t.tolist() == [each + size * i for i in range(len(t))], t
+    cpu = torch.device("cpu")
+    a, b = mine(shape=(3,)), torch.zeros(4, 4).t()[1:3]
+    with manager(device=cpu, async_ops=True) as batch:
+        dist.broadcast(a, 0)
+        work = dist.broadcast(b.fill_(rank), 1, async_op=True)  # strided
+    batch.wait()
+    work.wait()
+    assert a.tolist() == [1, 2, 3] and (b == 1).all(), (a, b)
+    t = torch.zeros(3)
+    works = dist.batch_isend_irecv([
+        dist.P2POp(dist.isend, mine(shape=(3,)), (rank + 1) % size),
+        dist.P2POp(dist.irecv, t, (rank - 1) % size)])
+    for work in works:
+        work.wait()
+    assert t[0] == 10 * ((rank - 1) % size) + 1, t
+    try:
+        with manager(device=cpu):
+            dist.broadcast(mine(), size + 3)
+        raise AssertionError("there is no such rank")
+    except (RuntimeError, ValueError):
+        pass
+
+
 collectives()
 messages()
 groups_and_objects()
 train()
 past_gloo()
+coalesced()
 with open(os.path.join(folder, f"{backend}.{rank}"), "w") as file:
     json.dump(found, file)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* standin/blaslt.c: a cuBLASLt without a GPU, for tests: plain loops, put
  * on the streams of the stand-in's driver, with the epilogues that the library
- * uses. It is as strict as the real one: an algorithm is for the alignment and
- * the workspace that it was asked for with, matrices have to lie in device
- * memory, and what does not fit is refused with the status of the real one.
- * Matrices are in columns. GELU is the one by tanh. */
+ * uses, and operands rounded where TF32 is asked for. It is as strict as the
+ * real one: an algorithm is for the alignment and the workspace that it was
+ * asked for with, matrices have to lie in device memory, and what does not fit
+ * is refused with the status of the real one. Matrices are in columns. GELU is
+ * the one by tanh. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -334,12 +335,27 @@ static double operand(const lt_product *p, int which, int64_t row,
     return load(p->data[which], l->type, batch * l->stride + in);
 }
 
+/* Rounds to 10 bits of mantissa, as the real one converts an f32. */
+static double round_tf32(double x)
+{
+    float narrow = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    if ((bits & 0x7f800000u) != 0x7f800000u) /* infinities and NaN stay */
+        bits = (bits + 0x1000u) & ~0x1fffu;
+    memcpy(&narrow, &bits, sizeof bits);
+    return narrow;
+}
+
 static double dot(const lt_product *p, int64_t i, int64_t j, int64_t batch)
 {
     double sum = 0;
     float narrow = 0;
     for (int64_t k = 0; k < p->k; k++) {
-        double x = operand(p, 0, i, k, batch) * operand(p, 1, k, j, batch);
+        double a = operand(p, 0, i, k, batch), b = operand(p, 1, k, j, batch);
+        double x = p->desc.compute == COMPUTE_TF32
+                       ? round_tf32(a) * round_tf32(b)
+                       : a * b;
         sum += x;
         narrow += (float)x;
     }

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "standin/access.h"
 #include "standin/fiber.h"
 #include "standin/kernel_shim.h"
 
@@ -336,6 +337,7 @@ void wait_copies(int groups_left, site at)
                 std::memcpy(c.to, c.from, c.bytes);
             else
                 std::memset(c.to, 0, c.bytes);
+            note_write(c.to, c.bytes);
         }
         groups.erase(groups.begin());
     }
@@ -396,6 +398,9 @@ static void poison_shared()
                     static_cast<std::size_t>(k->shared_end - k->shared));
     if (now->dynamic)
         std::memset(now->dynamic, POISON, padded(now->grid.shared_bytes));
+    watch_shared(0, k->shared,
+                 static_cast<std::size_t>(k->shared_end - k->shared));
+    watch_shared(1, now->dynamic, now->grid.shared_bytes);
 }
 
 static void check_end_of_shared()
@@ -473,7 +478,9 @@ static void run_all()
                      static_cast<unsigned>(b / size[0] % size[1]),
                      static_cast<unsigned>(b / count) };
         poison_shared();
+        watch(true);
         run_block();
+        watch(false);
         check_end_of_shared();
     }
 }
@@ -496,6 +503,10 @@ void standin_run_blocks(const standin_kernel *kernel, void *const *argument,
     mine.dynamic = grid->shared_bytes
                        ? dynamic_room.end() - padded(grid->shared_bytes)
                        : nullptr;
+    const int last = kernel->count - 1;
+    if (last >= 0)
+        watch_arguments(argument, static_cast<char *>(argument[last]) +
+                                      kernel->bytes[last]);
     gridDim = { b[0], b[1], b[2] };
     blockDim = { t[0], t[1], t[2] };
     if (kernel->shared)

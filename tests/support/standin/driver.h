@@ -181,6 +181,8 @@ block *standin_unlist(uint64_t address, block_kind kind);
 block *standin_find(uint64_t address, size_t bytes);
 block *standin_find_host(const void *memory, size_t bytes);
 block *standin_find_key(uint64_t key);
+int standin_knows(const void *memory, size_t bytes, const char **start,
+                  const char **end);
 
 /* Where bytes at an address of the device's really are; NULL if they are not
  * all in one allocation. Takes the lock. */

@@ -81,6 +81,20 @@ home::~home()
     }
 }
 
+bool fiber_has(const void *memory)
+{
+    const char *at = static_cast<const char *>(memory);
+    auto has = [at](const fiber *f) {
+        return at >= f->stack && at < f->stack + STACK_BYTES;
+    };
+    if (here.runs && has(here.runs))
+        return true;
+    for (const fiber *f : here.all)
+        if (has(f))
+            return true;
+    return false;
+}
+
 // ---- the switch ------------------------------------------------------------
 
 #if defined(__x86_64__)

@@ -23,6 +23,9 @@ void fiber_leave();
 /* The fiber that runs. */
 fiber *fiber_self();
 
+/* Whether this is on the stack of a fiber of this thread. */
+bool fiber_has(const void *memory);
+
 /* Puts the fiber that runs into the pool, and leaves it. */
 void fiber_give();
 

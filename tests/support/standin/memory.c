@@ -95,6 +95,24 @@ void *standin_reach(uint64_t address, size_t bytes)
     return at;
 }
 
+/* Whether the driver has given this memory out, and what it is a part of. */
+int standin_knows(const void *memory, size_t bytes, const char **start,
+                  const char **end)
+{
+    int known = 0;
+    pthread_mutex_lock(&standin_lock);
+    for (block *b = blocks; b && !known; b = b->next) {
+        known = contains((uint64_t)(uintptr_t)b->view, b->bytes,
+                         (uint64_t)(uintptr_t)memory, bytes);
+        if (known) {
+            *start = (const char *)b->view;
+            *end = *start + b->bytes;
+        }
+    }
+    pthread_mutex_unlock(&standin_lock);
+    return known;
+}
+
 /* ---- mappings ------------------------------------------------------------ */
 
 /* Reserves addresses without access, with one more page at the end. */

@@ -103,16 +103,15 @@ static inline void oari_load_4_turned(uint32_t out[4], const void *row)
 
 static inline void oari_copy_16(void *shared, const void *from, int bytes)
 {
-    std::memset(static_cast<char *>(shared) + bytes, 0, (size_t)(16 - bytes));
+    if (bytes < 16) /* zeros come as late as what is copied */
+        standin::copy_later(static_cast<char *>(shared) + bytes, nullptr,
+                            (size_t)(16 - bytes));
     if (bytes > 0)
         standin::copy_later(shared, from, (size_t)bytes);
 }
 static inline void oari_copy_4(void *shared, const void *from, bool valid)
 {
-    if (valid)
-        standin::copy_later(shared, from, 4);
-    else
-        std::memset(shared, 0, 4);
+    standin::copy_later(shared, valid ? from : nullptr, 4);
 }
 static inline void oari_copy_commit()
 {

@@ -106,6 +106,16 @@ extern "C" __global__ void probe_late_copy(int *to, const int *from, int wait)
 #endif
 }
 
+// Whether every access of these kernels is looked at (access.cc).
+extern "C" __attribute__((visibility("default"))) int standin_looks()
+{
+#ifdef STANDIN_LOOKS
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 // ---- faulty ones -----------------------------------------------------------
 
 // Reads what its neighbour may not have written.
@@ -154,6 +164,14 @@ extern "C" __global__ void probe_unwritten(float *to)
         part[THREAD] = 1;
     __syncthreads();
     to[THREAD] = part[THREAD];
+}
+
+// Memory of the host, by an address that no parameter has.
+extern "C" __global__ void probe_host_memory(int *to)
+{
+    const int *host = *(const int **)to;
+    if (THREAD == 2)
+        to[THREAD] = *host;
 }
 
 extern "C" __global__ void probe_behind_the_end(float *to)

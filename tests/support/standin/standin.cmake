@@ -26,7 +26,8 @@ file(GLOB standin_kernel_headers CONFIGURE_DEPENDS
 
 # A file that stands for FILE.fatbin, and FILE.cu compiled for the host with a
 # list of the kernels in it.
-set(standin_sources ${standin}/block.cc ${standin}/fiber.cc)
+set(standin_kernel_sources "")
+set(standin_names "")
 foreach(source IN LISTS standin_kernels)
     get_filename_component(name ${source} NAME_WE)
     file(WRITE ${standin_build}/kernels/${name}.fatbin "standin ${name}\n")
@@ -38,15 +39,30 @@ foreach(source IN LISTS standin_kernels)
         DEPENDS ${source} ${standin_kernel_headers} ${standin}/find-kernels
             ${standin}/kernel_shim.h
         VERBATIM)
-    list(APPEND standin_sources ${standin_build}/${name}_kernels.cc
+    list(APPEND standin_names ${standin_build}/${name}.names)
+    list(APPEND standin_kernel_sources ${standin_build}/${name}_kernels.cc
         ${standin_build}/${name}.names)
 endforeach()
+add_custom_target(standin_names DEPENDS ${standin_names})
 
-function(oarsong_standin name)
-    add_library(standin_${name} SHARED ${ARGN})
+# Has every access to memory looked at (access.cc): of the kernels that are wrong
+# on purpose always, and of all kernels in a second library, which is several
+# times as slow.
+set(standin_looks "")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT OARSONG_SANITIZE)
+    set(standin_looks -fsanitize=kernel-address --param=asan-stack=0
+        --param=asan-globals=0
+        --param=asan-instrumentation-with-call-threshold=0 -O1 -g1 -DSTANDIN_LOOKS)
+    set_source_files_properties(${standin_build}/probe_block_kernels.cc
+        PROPERTIES COMPILE_OPTIONS "${standin_looks}")
+endif()
+
+function(oarsong_standin name kind)
+    add_library(standin_${name} ${kind} ${ARGN})
     set_target_properties(standin_${name} PROPERTIES
         OUTPUT_NAME standin-${name} C_VISIBILITY_PRESET hidden
         CXX_VISIBILITY_PRESET hidden CXX_STANDARD 17
+        POSITION_INDEPENDENT_CODE ON
         LIBRARY_OUTPUT_DIRECTORY ${standin_build})
     target_compile_options(standin_${name} PRIVATE
         -Wno-unknown-pragmas $<$<COMPILE_LANGUAGE:CXX>:-std=c++17>)
@@ -70,12 +86,31 @@ endfunction()
 
 file(GLOB standin_driver CONFIGURE_DEPENDS ${standin}/*.c)
 list(FILTER standin_driver EXCLUDE REGEX "/(nccl[a-z_]*|blaslt)\\.c$")
-oarsong_standin(cuda ${standin_driver} ${standin_sources})
+oarsong_standin(driver OBJECT ${standin_driver} ${standin}/access.cc
+    ${standin}/block.cc ${standin}/fiber.cc)
+oarsong_standin(cuda SHARED $<TARGET_OBJECTS:standin_driver>
+    ${standin_kernel_sources})
+add_dependencies(standin_cuda standin_names)
 file(GLOB standin_nccl CONFIGURE_DEPENDS ${standin}/nccl*.c)
-oarsong_standin(nccl ${standin_nccl})
+oarsong_standin(nccl SHARED ${standin_nccl})
 target_link_libraries(standin_nccl PRIVATE standin_cuda)
-oarsong_standin(blaslt ${standin}/blaslt.c)
+oarsong_standin(blaslt SHARED ${standin}/blaslt.c)
 target_link_libraries(standin_blaslt PRIVATE standin_cuda)
+if(standin_looks) # of the same name: with LD_LIBRARY_PATH it stands for the other
+    oarsong_standin(cuda_checked SHARED $<TARGET_OBJECTS:standin_driver>
+        ${standin_kernel_sources})
+    set_target_properties(standin_cuda_checked PROPERTIES
+        OUTPUT_NAME standin-cuda
+        LIBRARY_OUTPUT_DIRECTORY ${standin_build}/checked)
+    target_compile_options(standin_cuda_checked PRIVATE ${standin_looks})
+    add_dependencies(standin_cuda_checked standin_names)
+    # Built when a test needs it: `make test` does not.
+    set_target_properties(standin_cuda_checked PROPERTIES EXCLUDE_FROM_ALL ON)
+    add_test(NAME gpu/checked-library COMMAND ${CMAKE_COMMAND}
+        --build ${CMAKE_BINARY_DIR} --target standin_cuda_checked)
+    set_tests_properties(gpu/checked-library PROPERTIES TIMEOUT 1200
+        LABELS "gpu;checked;extra" FIXTURES_SETUP checked_library)
+endif()
 
 # Makes the tests of a folder load the stand-ins instead of the real libraries.
 function(oarsong_use_standins folder)
@@ -92,4 +127,20 @@ function(oarsong_use_standins folder)
             # Without atexit_sleep_ms=0 each process takes a second.
             TSAN_OPTIONS=atexit_sleep_ms=0:suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp)
     endforeach()
+endfunction()
+
+# Runs a test of a folder a second time, with every access of kernels looked at.
+# A third argument, nightly: only `ctest -C nightly` runs it.
+function(oarsong_check_kernels folder name)
+    if(NOT standin_looks)
+        return()
+    endif()
+    get_property(settings TEST ${folder}/${name} PROPERTY ENVIRONMENT)
+    list(FILTER settings EXCLUDE REGEX "^OARSONG_CUDA_LIBRARY=")
+    add_test(NAME ${folder}/${name}-checked COMMAND test_${folder}_${name}
+        CONFIGURATIONS ${ARGN})
+    set_tests_properties(${folder}/${name}-checked PROPERTIES TIMEOUT 3600
+        LABELS "${folder};checked;extra"
+        FIXTURES_REQUIRED checked_library ENVIRONMENT
+        "${settings};OARSONG_TEST_SLOWER=10;LD_LIBRARY_PATH=${standin_build}/checked;OARSONG_CUDA_LIBRARY=${standin_build}/checked/libstandin-cuda.so")
 endfunction()

@@ -13,6 +13,7 @@
 #include "base/call_site.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/load/read_files.h"
 #include "parallel/checkpoint/load/share.h"
@@ -562,6 +563,7 @@ oar_status oar_checkpoint_load_at(const char *file, int line,
                                   int64_t step, const oar_load_opts *opts)
 {
     OARI_CALLED_FROM(file, line);
+    OARI_TRACED(OARI_TRACE_CHECKPOINT, "load");
     loading l = { .c = checkpoint, .state = state };
     oar_status status;
 

@@ -5,6 +5,7 @@
 #include <oarsong/custom_op.h>
 
 #include "base/status.h"
+#include "parallel/reducer/stream_call.h"
 
 /* Whether a mesh dim cuts one of the letters. */
 static int cuts_letter(const oari_decision *d, int mesh_dim, unsigned letters)
@@ -51,6 +52,52 @@ oar_status oari_cut_ranks_reduce(const oari_cut_ranks *ranks, oar_reduce_op op,
     return OAR_OK;
 }
 
+int oari_cut_ranks_count(const oari_cut_ranks *ranks)
+{
+    const oari_grid *grid = &ranks->mesh->grid;
+    int count = 1;
+
+    for (int m = 0; m < grid->dims; m++)
+        if (cuts_letter(ranks->decision, m, ranks->letters))
+            count *= grid->size[m];
+    return count;
+}
+
+/* `all` is [the first mesh dim, .., the last one, numbers], of those dims that
+ * cut. What has been gathered along the last ones is a row of it, which is then
+ * gathered along the dim before, in place. */
+oar_status oari_cut_ranks_gather(const oari_cut_ranks *ranks, oar_span mine,
+                                 oar_span all)
+{
+    const oari_grid *grid = &ranks->mesh->grid;
+    size_t rows = all.count, first = 0;
+    oari_stream_call call = { .kind = OARI_CALL_ALL_GATHER,
+                              .in = mine,
+                              .opts = oar_call_opts_init() };
+
+    call.opts.label = ranks->decision->label;
+    call.opts.key = ranks->decision->key + 2;
+    for (int m = 0; m < grid->dims; m++)
+        if (cuts_letter(ranks->decision, m, ranks->letters)) {
+            rows /= (size_t)grid->size[m];
+            first +=
+                rows * (size_t)oari_grid_coordinate(grid, ranks->mesh->rank, m);
+        }
+    for (int m = grid->dims - 1; m >= 0; m--) {
+        if (!cuts_letter(ranks->decision, m, ranks->letters))
+            continue;
+        first -= call.in.count *
+                 (size_t)oari_grid_coordinate(grid, ranks->mesh->rank, m);
+        call.group = oar_mesh_group(ranks->mesh, m);
+        call.out = all;
+        call.out.data = (double *)all.data + first;
+        call.out.count = call.in.count * (size_t)grid->size[m];
+        OARI_TRY(oari_stream_call_run(&call));
+        call.in = call.out;
+    }
+    return OAR_OK;
+}
+
 /* ---- nothing to compute -------------------------------------------------- */
 
 static oar_status zeros_back(void *arg, int i, const oar_tensor *grad,
@@ -69,8 +116,9 @@ oar_tensor *oari_rule_zeros(const oari_rule_call *call,
 {
     const oar_spec *spec = decision->out[0];
     oar_tensor *floats[OARI_RULE_INPUTS];
-    oar_tensor *out = oar_empty(call->tape, oar_tensor_dtype(in[0]),
-                                oar_spec_local_shape(spec, spec->mesh->rank));
+    oar_tensor *out = oar_empty_on(
+        call->tape, oar_tensor_device(in[0]), oar_tensor_dtype(in[0]),
+        oar_spec_local_shape(spec, spec->mesh->rank));
     int n = 0;
 
     /* oar_zeros would be lazy where that is switched on. */

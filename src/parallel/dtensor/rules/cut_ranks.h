@@ -19,6 +19,13 @@ typedef struct oari_cut_ranks {
 oar_status oari_cut_ranks_reduce(const oari_cut_ranks *ranks, oar_reduce_op op,
                                  int64_t count, double *number);
 
+/* Returns how many ranks there are, and gathers f64 numbers of all of them on
+ * the current stream of a GPU, in the same order on all. `all` has room for
+ * those of each. */
+int oari_cut_ranks_count(const oari_cut_ranks *ranks);
+oar_status oari_cut_ranks_gather(const oari_cut_ranks *ranks, oar_span mine,
+                                 oar_span all);
+
 /* Returns whether some mesh dim cuts one of the letters. */
 int oari_letters_are_cut(const oari_decision *decision, unsigned letters);
 

@@ -61,7 +61,7 @@ static oar_status form_attention(const oari_form_call *call, oari_form *form)
     form->size[D] = q.dim[n - 1];
     form->size[E] = v.dim[n - 1];
     form->whole = 1u << S | 1u << D;
-    for (int d = 0; d < n - 2; d++) {
+    for (int d = 0; d < n - 2 && d < OAR_MAX_DIMS; d++) {
         signed char letter = (signed char)(LEADING + d);
 
         form->size[letter] = k.dim[d];

@@ -2,7 +2,7 @@
 /* rule_loss: losses. Where rows or elements are cut, each rank adds up its own,
  * divided by what the whole is divided by, and the loss is a partial sum. Where
  * classes are cut, cross entropy merges two numbers of each row, and no logits
- * move. */
+ * move; on a GPU they do. */
 #include "base/alloc.h"
 #include "base/status.h"
 #include "parallel/dtensor/rules/cut_ranks.h"
@@ -234,6 +234,7 @@ oar_dtensor oar_dtensor_bce_with_logits(oar_tape *tape, oar_dtensor logits,
 
 enum { ROWS = 0, CLASSES = 1 };              /* letters */
 enum { LOGITS = 0, TARGET = 1, WEIGHT = 2 }; /* inputs */
+enum { ON_GPU = 1 };                         /* a number */
 
 static oar_status form_cross_entropy(const oari_form_call *call,
                                      oari_form *form)
@@ -255,7 +256,10 @@ static oar_status form_cross_entropy(const oari_form_call *call,
     form->size[CLASSES] = logits.dim[1];
     form->in[LOGITS].of[0] = form->in[TARGET].of[0] = ROWS;
     form->in[LOGITS].of[1] = form->in[WEIGHT].of[0] = CLASSES;
-    form->merges = 1u << CLASSES;
+    if (call->number[ON_GPU]) /* there is no kernel for some of the classes */
+        form->whole = 1u << CLASSES;
+    else
+        form->merges = 1u << CLASSES;
     form->results = 1;
     if (call->number[REDUCTION] == OAR_LOSS_NONE) {
         form->shape[0] = OAR_SHAPE(logits.dim[0]);
@@ -375,7 +379,7 @@ oar_dtensor oar_dtensor_cross_entropy_with(oar_tape *tape, oar_dtensor logits,
                          .tape = tape,
                          .inputs = 2,
                          .in = { logits, target },
-                         .numbers = 1,
+                         .numbers = 2,
                          .opts = &o };
 
     if (oari_opts_read(&o, sizeof o, opts) != OAR_OK ||
@@ -383,6 +387,8 @@ oar_dtensor oar_dtensor_cross_entropy_with(oar_tape *tape, oar_dtensor logits,
         return (oar_dtensor){ NULL, NULL };
     o.size = sizeof o;
     c.number[REDUCTION] = o.reduction;
+    c.number[ON_GPU] = logits.local != NULL &&
+                       oar_tensor_device(logits.local).kind == OAR_CUDA;
     if (weight != NULL)
         c.in[c.inputs++] = *weight;
     return oari_rule_run(&c, NULL);

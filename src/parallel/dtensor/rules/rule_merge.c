@@ -9,6 +9,22 @@
 #include "base/status.h"
 #include "parallel/dtensor/move_run.h"
 
+/* The largest number of 64 bits is no double. */
+static oar_status fill_largest(oar_tensor *tensor, uint64_t largest)
+{
+    oar_tensor *here =
+        oar_empty(NULL, oar_tensor_dtype(tensor), oar_tensor_shape(tensor));
+    oar_status status;
+
+    if (here == NULL)
+        return oar_last_error()->status;
+    for (int64_t i = 0; i < oar_tensor_count(here); i++)
+        ((uint64_t *)oar_tensor_data(here))[i] = largest;
+    status = oar_tensor_copy(tensor, here);
+    oar_tensor_release(here);
+    return status;
+}
+
 oar_status oari_fill_neutral(oar_tensor *tensor, oar_reduce_op_kind op)
 {
     oar_dtype dtype = oar_tensor_dtype(tensor);
@@ -25,10 +41,7 @@ oar_status oari_fill_neutral(oar_tensor *tensor, oar_reduce_op_kind op)
         return oar_tensor_fill(tensor, low);
     if (bits < 64)
         return oar_tensor_fill(tensor, ldexp(1, bits - has_sign) - 1);
-    /* The largest number is no double: all bits, but for the sign. */
-    for (int64_t i = 0; i < oar_tensor_count(tensor); i++)
-        ((uint64_t *)oar_tensor_data(tensor))[i] = UINT64_MAX >> has_sign;
-    return oar_tensor_touch(tensor);
+    return fill_largest(tensor, UINT64_MAX >> has_sign);
 }
 
 /* ---- backward: the gradient times a factor ------------------------------- */
@@ -41,8 +54,8 @@ static void factor_drop(void *arg)
 static oar_status factor_back(void *arg, int i, const oar_tensor *grad,
                               oar_tensor *to, int add)
 {
-    oar_tensor *copy =
-        oar_empty(NULL, oar_tensor_dtype(to), oar_tensor_shape(to));
+    oar_tensor *copy = oar_empty_on(NULL, oar_tensor_device(to),
+                                    oar_tensor_dtype(to), oar_tensor_shape(to));
     oar_tensor *share = NULL, *sum = NULL;
     oar_status status = OAR_E_NOMEM;
 
@@ -147,8 +160,9 @@ static oar_tensor *merge_once(const oari_rule_call *c, const oari_decision *d,
 {
     oar_dtype dtype = oar_tensor_dtype(local);
     oar_shape shape = oar_tensor_shape(local);
-    oar_tensor *value = oar_empty(c->tape, dtype, shape);
-    oar_tensor *factor = oar_empty(NULL, dtype, shape);
+    oar_device on = oar_tensor_device(local);
+    oar_tensor *value = oar_empty_on(c->tape, on, dtype, shape);
+    oar_tensor *factor = oar_empty_on(NULL, on, dtype, shape);
 
     if (value != NULL && factor != NULL &&
         merge_along(row, d, local, op, value, factor) == OAR_OK)

@@ -230,6 +230,19 @@ static oar_status merge_sums(void *arg, int64_t count, double *sum)
     return oari_cut_ranks_reduce(&m->ranks, OAR_SUM, count, sum);
 }
 
+/* ---- the same on a GPU --------------------------------------------------- */
+
+static int count_parts(void *arg)
+{
+    return oari_cut_ranks_count(&((const batch_merge *)arg)->ranks);
+}
+
+static oar_status gather_on(void *arg, int sums_only, oar_span mine,
+                            oar_span all)
+{
+    return oari_cut_ranks_gather(&((const batch_merge *)arg)->ranks, mine, all);
+}
+
 static batch_merge *make_merge(const oari_decision *d)
 {
     batch_merge *m = oari_alloc(1, sizeof *m);
@@ -241,7 +254,9 @@ static batch_merge *make_merge(const oari_decision *d)
                                  .letters = ~(1u << CHANNELS) };
     m->calls = (oar_batch_norm_merge){ .arg = m,
                                        .moments = merge_moments,
-                                       .sums = merge_sums };
+                                       .sums = merge_sums,
+                                       .parts = count_parts,
+                                       .gather_on = gather_on };
     return m;
 }
 

@@ -207,7 +207,8 @@ static oar_tensor *reduce_nothing(const oari_rule_call *c,
     double number;
 
     if (!oari_is_float(dtype)) {
-        out = oar_empty(c->tape, dtype, d->out[0]->local);
+        out = oar_empty_on(c->tape, oar_tensor_device(in), dtype,
+                           d->out[0]->local);
         if (out == NULL || oari_fill_neutral(out, op) == OAR_OK)
             return out;
         if (c->tape == NULL)

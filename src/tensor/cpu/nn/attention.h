@@ -36,7 +36,9 @@ typedef struct oari_attention {
     oari_head_strides result; /* on a GPU; may be NULL, and is slow then */
     oari_head_strides dq, dk, dv;
     int add_q, add_k, add_v;
-    oari_array dmask; /* of dtype, is added to; .data NULL: not wanted */
+    oari_array
+        dmask;       /* f32, f64 for f64; is added to; .data NULL: not wanted */
+    oari_pool *pool; /* on a GPU, for that; may be NULL */
 } oari_attention;
 
 /* A mask is [.., heads, t, s], repeated by strides of 0 where it is smaller:
