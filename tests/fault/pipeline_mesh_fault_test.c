@@ -128,13 +128,16 @@ static oar_status run_step(mesh_rank *r)
 }
 
 /* Strikes the second step; a step without memory is the first, because later
- * ones allocate nothing. */
+ * ones allocate nothing. The victim may strike while others still wait for the
+ * end of their first step, which then fails instead. */
 static oar_status strike(mesh_rank *r)
 {
-    oar_status status;
+    oar_status status = r->f->at == NO_MEMORY ? OAR_OK : run_step(r);
 
-    if (r->f->at != NO_MEMORY)
-        CHECK_OK(run_step(r));
+    if (status != OAR_OK) {
+        CHECK(r->rank != r->f->victim);
+        return status;
+    }
     r->armed = 1;
     status = run_step(r);
     oar_memory_fail_after(0);
