@@ -48,7 +48,8 @@ demo: packages-to-build build/release/build.ninja
 	@echo 'What each rank did:'
 	@$(COMMAND) report build/demo -o build/demo/report.html
 
-test: packages release
+test: packages build/release/build.ninja
+	cmake --build build/release --target oarsong_tested
 	scripts/run-tests release --short
 
 test-all: packages release
