@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Captures and graphs of the stand-in: what is captured runs when the graph is
  * launched, and what a capture must not meet is the driver's error. */
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -137,6 +138,38 @@ static int run_a_relaxed_thread_may_allocate(test_job *c, int rank, void *arg)
 }
 IN_A_PROCESS(a_relaxed_thread_may_allocate)
 
+/* Memory of the graph is used for something else by then. */
+static int run_an_event_outlives_its_graph(test_job *c, int rank, void *arg)
+{
+    enum { LEAST = 64, MOST = 256, STEP = 16 };
+    oari_cu_stream stream, other;
+    oari_cu_event inside;
+    oari_cu_graph graph;
+    void *taken[(MOST - LEAST) / STEP];
+    int status = -1;
+
+    RANK_ZERO(begin());
+    stream = make_stream(NONBLOCKING);
+    other = make_stream(NONBLOCKING);
+    inside = make_event();
+    RANK_ZERO(capture(stream));
+    RANK_ZERO(cu.EventRecord(inside, stream));
+    RANK_ZERO(cu.StreamEndCapture(stream, &graph));
+    RANK_ZERO(cu.GraphDestroy(graph));
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        taken[i] = malloc(LEAST + STEP * i);
+        RANK_CHECK(taken[i] != NULL);
+        memset(taken[i], 1, LEAST + STEP * i);
+    }
+    RANK_ZERO(cu.StreamWaitEvent(other, inside, 0));
+    RANK_ZERO(cu.StreamIsCapturing(other, &status));
+    RANK_CHECK(status == 0);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        free(taken[i]);
+    return 0;
+}
+IN_A_PROCESS(an_event_outlives_its_graph)
+
 static int free_what_a_graph_uses(test_job *c, int rank, void *arg)
 {
     oari_cu_stream stream;
@@ -185,6 +218,7 @@ int main(void)
         cmocka_unit_test(a_graph_runs_what_was_captured),
         cmocka_unit_test(a_capture_cannot_wait),
         cmocka_unit_test(a_relaxed_thread_may_allocate),
+        cmocka_unit_test(an_event_outlives_its_graph),
         cmocka_unit_test(memory_of_a_graph_stays),
         cmocka_unit_test(streams_call_functions_of_the_host),
     };

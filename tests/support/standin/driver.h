@@ -105,8 +105,10 @@ typedef struct graph graph;
 /* The capture that a stream is in; NULL: none. A stream comes into one by
  * waiting for an event of it. */
 graph **standin_stream_capture(stream *s);
-/* The capture that an operation belongs to, which never runs itself. */
-graph *standin_captured_in(const operation *op);
+/* The number of the capture that an operation belongs to, which never runs
+ * itself; its graph may be gone. 0: none. */
+uint64_t standin_captured_in(const operation *op);
+uint64_t standin_graph_number(const graph *g); /* 0: no graph */
 /* Adds to the graph; arg belongs to it. */
 void standin_capture(graph *g, operation_fn fn, void *arg);
 /* Makes the end of the capture fail. Returns 900. */

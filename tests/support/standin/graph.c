@@ -22,6 +22,7 @@ typedef struct node {
  * this; each is counted. */
 struct graph {
     graph *next; /* of those that were captured and not destroyed */
+    uint64_t number;
     int refs;
     node *nodes;
     int count, room;
@@ -36,6 +37,7 @@ typedef struct graph_launch {
 } graph_launch;
 
 static graph *graphs;
+static uint64_t captures;
 static _Thread_local int thread_mode = OARI_CU_CAPTURE_GLOBAL;
 
 /* ---- counting ------------------------------------------------------------ */
@@ -59,6 +61,20 @@ static graph *find_graph(const void *handle)
 {
     graph *g = graphs;
     while (g && (g != handle || g->capturing))
+        g = g->next;
+    return g;
+}
+
+uint64_t standin_graph_number(const graph *g)
+{
+    return g ? g->number : 0;
+}
+
+/* NULL: that capture is over. */
+static graph *find_capture(uint64_t number)
+{
+    graph *g = graphs;
+    while (g && (g->number != number || !g->capturing))
         g = g->next;
     return g;
 }
@@ -123,8 +139,9 @@ int standin_capture_wait(stream *s, operation *mark);
 /* Locked. A stream that waits for an event of a capture comes into it. */
 int standin_capture_wait(stream *s, operation *mark)
 {
-    graph *from = standin_captured_in(mark), **in = standin_stream_capture(s);
-    if (from && !from->capturing)
+    uint64_t number = standin_captured_in(mark);
+    graph *from = find_capture(number), **in = standin_stream_capture(s);
+    if (number && !from)
         return OARI_CU_SUCCESS; /* of a capture that is over */
     if (*in && *in != from) {
         (*in)->spoiled = 1;
@@ -167,6 +184,7 @@ int cuStreamBeginCapture_v2(oari_cu_stream handle, int mode)
         bad = CU_ILLEGAL_STATE;
     else {
         graph *g = calloc(1, sizeof *g);
+        g->number = ++captures;
         g->refs = 1;
         g->capturing = 1;
         g->mode = mode;

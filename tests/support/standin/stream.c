@@ -18,7 +18,8 @@ struct operation {
     void *arg;
     operation **after; /* what has to be done first */
     int after_count;
-    graph *captured; /* it stands in this graph and never runs */
+    uint64_t captured; /* the number of the graph that it stands in: it never
+                          runs. The graph may be gone. 0: none */
     int joined;
 };
 
@@ -117,7 +118,7 @@ graph **standin_stream_capture(stream *s)
     return &s->capture;
 }
 
-graph *standin_captured_in(const operation *op)
+uint64_t standin_captured_in(const operation *op)
 {
     return op->captured;
 }
@@ -148,7 +149,7 @@ operation *standin_captured_operation(stream *s)
     operation *op = calloc(1, sizeof *op);
     op->refs = 2; /* s->last, the caller */
     op->done = 1;
-    op->captured = s->capture;
+    op->captured = standin_graph_number(s->capture);
     standin_release_locked(s->last);
     s->last = op;
     return op;
