@@ -217,7 +217,8 @@ static void ping_pong(bare *b)
     if (b->rank == 0)
         atomic_store_explicit(b->a->step[0], v, memory_order_release);
     await(b, b->a->step[peer], v);
-    read_from(b, peer, m->a->in[peer], m->mine, b->bytes);
+    read_from(b, peer, b->rank == 1 ? m->a->in[0] : m->a->out[1], m->mine,
+              b->bytes);
     if (b->rank == 1)
         atomic_store_explicit(b->a->step[1], v, memory_order_release);
 }
