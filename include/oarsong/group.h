@@ -40,7 +40,8 @@ typedef struct oar_group_opts {
     int64_t spin_us;       /* 0: by itself (spin while cores are free); below 0:
                               never spin */
     size_t small_bytes;    /* up to here data travels in the exchange line
-                              itself; 0: 512 */
+                              itself, and where waiting costs more, up to a
+                              few times as much; 0: 512 */
     size_t stage_bytes;    /* chunk for memory that is not shared; 0: 256 KiB */
     size_t eager_bytes;    /* messages up to here are sent before a receive is
                               there; 0: 64 KiB */

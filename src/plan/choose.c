@@ -13,7 +13,12 @@
 #include "base/status.h"
 #include "plan/planners.h"
 
-enum { BROADCAST_TIMES = 4 }; /* small_bytes, of a broadcast in a slot */
+/* How many times small_bytes go in a slot: */
+enum {
+    PAIR_TIMES = 2,
+    BROADCAST_TIMES = 4,
+    CROWDED_TIMES = 8 /* where a sync point takes a switch of processes */
+};
 
 /* ---- what a row fits ----------------------------------------------------- */
 
@@ -30,16 +35,19 @@ static int needs_sizes(const oari_plan_request *req)
     return !knows_sizes(req) && !req->sizes_known;
 }
 
-/* Returns how many bytes go in a slot at once. A broadcast that fits has one
- * sync point instead of two, and its root does not wait: that is worth a second
- * copy of more bytes than elsewhere. */
+/* Returns how many bytes go in a slot at once. What fits has one sync point
+ * instead of two, which is worth reading all of every rank's data: more of it
+ * between two ranks, in a broadcast, whose root does not wait, and above all
+ * where ranks share cores. */
 static size_t slot_limit(const oari_plan_request *req)
 {
-    size_t more = BROADCAST_TIMES * req->small_bytes;
+    size_t times = req->crowded                      ? CROWDED_TIMES
+                   : req->kind == OAR_COLL_BROADCAST ? BROADCAST_TIMES
+                   : req->ranks == 2                 ? PAIR_TIMES
+                                                     : 1;
+    size_t most = times * req->small_bytes;
 
-    if (req->kind != OAR_COLL_BROADCAST || req->small_bytes >= req->slot_bytes)
-        return req->small_bytes;
-    return more < req->slot_bytes ? more : req->slot_bytes;
+    return most < req->slot_bytes ? most : req->slot_bytes;
 }
 
 /* A slot has little room, and nothing may force more into it. */

@@ -120,6 +120,7 @@ typedef struct oari_plan_request {
     int widens;       /* elements of the output are wider than those of the
                          input: nothing finished can lie anywhere else */
     int canonical;    /* the caller wants the order of ranks */
+    int crowded;      /* some ranks of a host share cores */
     size_t count;     /* elements of the vector; with equal parts, of one part;
                          else of this rank's own part */
     const size_t *at; /* ragged: where the parts of the row begin, and its end;
@@ -130,7 +131,8 @@ typedef struct oari_plan_request {
                                begins in each rank's input */
     size_t longest_part;     /* all_to_all, sizes known: of all ranks */
     size_t element, wide;    /* bytes of an element, and of a partial result */
-    size_t small_bytes;      /* up to here data goes in the slot at once */
+    size_t small_bytes;      /* up to here data goes in the slot at once, or
+                               up to a few times as much (choose.c) */
     size_t slot_bytes;       /* room in a slot */
     size_t stage_bytes;      /* of a chunk of a bounce buffer */
     size_t fetch_bytes;      /* from here on private memory is copied once */

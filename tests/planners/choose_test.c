@@ -439,6 +439,37 @@ static void the_best_planner_is_chosen(void **state)
 #undef CHOSEN
 }
 
+/* Returns the most elements of 4 bytes that go in a slot. */
+static size_t most_in_slot(oar_coll kind, int ranks, int crowded)
+{
+    oari_rules rules = normal_rules();
+    size_t count = 0;
+    const char *name;
+
+    do {
+        oari_plan_request req =
+            plans_make(plans_find("line", kind), ranks, ++count,
+                       (plans_variant){ .setting = 1 })
+                .req;
+        req.element = req.wide = 4;
+        req.small_bytes = 512;
+        req.slot_bytes = 4096;
+        req.crowded = crowded;
+        name = oari_choose(&req, &rules)->name;
+    } while (strcmp(name, "line") == 0 && count < 10000);
+    return count - 1;
+}
+
+static void more_goes_in_a_slot_where_waiting_costs_more(void **state)
+{
+    assert_int_equal(most_in_slot(OAR_COLL_ALL_REDUCE, 3, 0), 512 / 4);
+    assert_int_equal(most_in_slot(OAR_COLL_ALL_REDUCE, 2, 0), 1024 / 4);
+    assert_int_equal(most_in_slot(OAR_COLL_BROADCAST, 2, 0), 2048 / 4);
+    assert_int_equal(most_in_slot(OAR_COLL_BROADCAST, 3, 0), 2048 / 4);
+    assert_int_equal(most_in_slot(OAR_COLL_ALL_REDUCE, 3, 1), 4096 / 4);
+    assert_int_equal(most_in_slot(OAR_COLL_ALL_TO_ALL, 4, 1), 4096 / 4 / 4);
+}
+
 static void canonical_requests_get_the_order_of_ranks(void **state)
 {
     oari_rules rules = normal_rules();
@@ -626,6 +657,7 @@ int main(void)
         cmocka_unit_test(barriers_take_logarithmic_rounds),
         cmocka_unit_test(memory_plans_take_as_many_sync_points_as_they_say),
         cmocka_unit_test(the_best_planner_is_chosen),
+        cmocka_unit_test(more_goes_in_a_slot_where_waiting_costs_more),
         cmocka_unit_test(canonical_requests_get_the_order_of_ranks),
         cmocka_unit_test(sums_that_would_travel_wide_are_exchanged),
         cmocka_unit_test(thresholds_come_from_the_environment),

@@ -83,6 +83,7 @@ void oari_exec_make_request(oari_exec *exec, oari_plan_request *req)
         .mean = op == OAR_REDUCE_OP_WEIGHTED_MEAN,
         .widens = oari_call_widens(call),
         .canonical = call->canonical,
+        .crowded = b != NULL && b->crowded,
         .count = count_of(exec),
         .element = exec->element,
         .wide = oari_exec_element(exec, OARI_WORK),

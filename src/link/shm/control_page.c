@@ -162,7 +162,8 @@ oar_status oari_shm_ready(oari_shm *shm, int64_t spin_us)
     }
     shm->small_bytes = first->small_bytes;
     shm->stage_bytes = first->stage_bytes;
-    shm->adapts = spin_us == 0 && all_have_room(shm, 1);
+    shm->crowded = !all_have_room(shm, 1);
+    shm->adapts = spin_us == 0 && !shm->crowded;
     if (spin_us == 0) /* it helps only if every rank has a core of its own */
         spin_us = shm->adapts ? DEFAULT_SPIN_US : 0;
     shm->spin_ns = spin_us > 0 ? spin_us * 1000 : 0;

@@ -165,6 +165,7 @@ struct oari_shm {
     size_t small_bytes, stage_bytes;
     int64_t spin_ns;     /* 0: yield at once */
     int adapts;          /* the user has not said how long to spin */
+    int crowded;         /* some ranks share cores: all say the same */
     int spare;           /* there are two cores for each rank */
     int copying;         /* the next progress goes on with a copy */
     uint64_t sync_point; /* the last that this rank has begun */
