@@ -200,7 +200,10 @@ static const char *best_over_messages(const oari_plan_request *req,
                    ? "binomial"
                    : "linear";
     case OAR_COLL_ALL_GATHER:
-        return small ? "bruck" : few ? "exchange" : "ring";
+        return small                           ? "bruck"
+               : few                           ? "exchange"
+               : bytes < (size_t)r->ring_bytes ? "bruck"
+                                               : "ring";
     case OAR_COLL_REDUCE_SCATTER:
         return small || few || req->wide != req->element ? "exchange" : "ring";
     case OAR_COLL_ALL_TO_ALL:

@@ -33,8 +33,8 @@ extern const oari_algorithm oari_algorithms[];
       "messages: up to here a collective takes as few rounds as it can")       \
     X(bruck_ranks, "OARSONG_BRUCK_RANKS", 16,                                  \
       "messages: up to this many ranks a small all_reduce gathers all inputs") \
-    X(ring_bytes, "OARSONG_RING_BYTES", 256 << 10,                             \
-      "messages: from here on all_reduce goes around a ring")                  \
+    X(ring_bytes, "OARSONG_RING_BYTES", 2 << 20,                               \
+      "messages: from here on all_reduce and all_gather go around a ring")     \
     X(swap_bytes, "OARSONG_SWAP_BYTES", 64 << 10,                              \
       "messages: up to here two ranks swap whole inputs in an all_reduce")     \
     X(pair_bytes, "OARSONG_PAIR_BYTES", 4 << 20,                               \

@@ -423,6 +423,7 @@ static void the_best_planner_is_chosen(void **state)
     assert_string_equal(CHOSEN(ALL_REDUCE, 4, 10), "bruck");
     assert_string_equal(CHOSEN(ALL_REDUCE, 32, 10), "doubling");
     assert_string_equal(CHOSEN(ALL_REDUCE, 4, 10000), "halving");
+    assert_string_equal(CHOSEN(ALL_REDUCE, 4, large / 16), "halving");
     assert_string_equal(CHOSEN(ALL_REDUCE, 4, large), "ring");
     assert_string_equal(CHOSEN(ALL_REDUCE, 2, large), "exchange");
     assert_string_equal(CHOSEN(BROADCAST, 4, 100), "binomial");
@@ -432,6 +433,7 @@ static void the_best_planner_is_chosen(void **state)
     assert_string_equal(CHOSEN(GATHER, 4, 100), "binomial");
     assert_string_equal(CHOSEN(GATHER, 4, large), "linear");
     assert_string_equal(CHOSEN(ALL_GATHER, 4, 10), "bruck");
+    assert_string_equal(CHOSEN(ALL_GATHER, 4, 10000), "bruck");
     assert_string_equal(CHOSEN(ALL_GATHER, 4, large), "ring");
     assert_string_equal(CHOSEN(REDUCE_SCATTER, 4, large), "ring");
     assert_string_equal(CHOSEN(ALL_TO_ALL, 4, 10), "bruck");
@@ -514,7 +516,7 @@ static void thresholds_come_from_the_environment(void **state)
     unsetenv("OARSONG_RING_BYTES");
     unsetenv("OARSONG_LATENCY_BYTES");
     for (int i = 0; oar_threshold_text(i, text, sizeof text); i++)
-        known += strstr(text, "OARSONG_RING_BYTES (normally 262144)") != NULL;
+        known += strstr(text, "OARSONG_RING_BYTES (normally 2097152)") != NULL;
     assert_int_equal(known, 1);
 }
 
