@@ -72,6 +72,7 @@
     X("OARSONG_TRACE", NULL)                                  \
     X("OARSONG_TRACE_BYTES", NULL)                            \
     X("OARSONG_TREE_BYTES", NULL)                             \
+    X("OARSONG_TREE_RANKS", NULL)                             \
     X("OARSONG_TUNE_FILE", NULL)                              \
     X("OARSONG_TWO_LEVEL", NULL)                              \
     X("OARSONG_UCC_BF16", OARI_YES_OR_NO)                     \

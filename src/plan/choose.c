@@ -137,6 +137,7 @@ const oari_algorithm oari_algorithms[] = {
     SENT("bruck", ALL_GATHER, knows_object_sizes, oari_plan_bruck),
     SENT("exchange", ALL_GATHER, knows_object_sizes, oari_plan_exchange),
     SENT("exchange", REDUCE_SCATTER, NULL, oari_plan_exchange),
+    SENT("bruck", REDUCE_SCATTER, NULL, oari_plan_bruck),
     OWN_ORDER("ring", REDUCE_SCATTER, NULL, oari_plan_ring_reduce_scatter),
     SENT("pairwise", ALL_TO_ALL, NULL, oari_plan_pairwise),
     SENT("bruck", ALL_TO_ALL, has_equal_parts, oari_plan_bruck),
@@ -196,7 +197,8 @@ static const char *best_over_messages(const oari_plan_request *req,
         return few && !small ? "exchange" : large ? "chain" : "binomial";
     case OAR_COLL_GATHER:
     case OAR_COLL_SCATTER:
-        return has_equal_parts(req) && part <= (size_t)r->tree_bytes
+        return has_equal_parts(req) && req->ranks > r->tree_ranks &&
+                       part <= (size_t)r->tree_bytes
                    ? "binomial"
                    : "linear";
     case OAR_COLL_ALL_GATHER:
@@ -205,6 +207,8 @@ static const char *best_over_messages(const oari_plan_request *req,
                : bytes < (size_t)r->ring_bytes ? "bruck"
                                                : "ring";
     case OAR_COLL_REDUCE_SCATTER:
+        if (small && !few && req->ranks <= r->bruck_ranks)
+            return "bruck";
         return small || few || req->wide != req->element ? "exchange" : "ring";
     case OAR_COLL_ALL_TO_ALL:
         return small && has_equal_parts(req) ? "bruck" : "pairwise";

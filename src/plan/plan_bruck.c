@@ -5,11 +5,13 @@
  * with the k parts r .. r+k-1 it has 2k of them: it sends its k parts to rank
  * r-k and receives those of rank r+k. That is ceil(log2 n) rounds for any n.
  * Parts lie where they belong from the start, so a run of parts that goes over
- * the end of the row is two messages.
+ * the end of the row is two messages. A short row is gathered in GATHER, where
+ * no run does, and copied.
  *
- * all_reduce: the inputs of all ranks are gathered that way, then every rank
- * combines them in the order of ranks: n times the bytes, but log n rounds, and
- * the same bits as every canonical algorithm.
+ * all_reduce, reduce_scatter: the inputs of all ranks are gathered that way,
+ * then every rank combines them, or its part of them, in the order of ranks: n
+ * times the bytes, but log n rounds, and the same bits as every canonical
+ * algorithm.
  *
  * all_to_all: data for the rank d places ahead goes there in jumps of the
  * powers of two that make up d; in round j everything with bit j of d set moves
@@ -19,6 +21,8 @@
  * signal of rank r - 2^j.
  */
 #include "plan/planners.h"
+
+enum { COPIED_BYTES = 16 << 10 }; /* the longest row that is copied */
 
 typedef struct row {
     oari_buffer buffer;
@@ -64,15 +68,13 @@ void oari_bruck_words(const oari_plan_request *req, oari_plan *plan,
     gather_row(req, plan, &w);
 }
 
-/* GATHER holds the input of rank r + i at place i, so that no run of inputs
- * goes over its end. */
-static void plan_all_reduce(const oari_plan_request *req, oari_plan *plan)
+/* Gathers the inputs of all ranks: that of rank r + i at place i of GATHER, so
+ * that no run of inputs goes over its end. */
+static void gather_inputs(const oari_plan_request *req, oari_plan *plan,
+                          size_t count)
 {
-    size_t count = req->count;
     int n = req->ranks, me = req->rank;
 
-    if (req->weighted)
-        oari_bruck_words(req, plan, OARI_FACTOR);
     plan->gather_ranks = n;
     plan->gather_stride = count;
     plan->gather_count = (size_t)n * count;
@@ -85,13 +87,50 @@ static void plan_all_reduce(const oari_plan_request *req, oari_plan *plan)
         oari_plan_send(plan, (me - have + n) % n, OARI_GATHER, 0, k);
         oari_plan_wait(plan);
     }
+}
+
+/* Every rank combines elements first .. first+count-1 of all inputs, which have
+ * `whole` elements. */
+static void plan_reduction(const oari_plan_request *req, oari_plan *plan,
+                           size_t whole, size_t first, size_t count)
+{
+    if (req->weighted)
+        oari_bruck_words(req, plan, OARI_FACTOR);
+    gather_inputs(req, plan, whole);
     if (count != 0)
         oari_plan_step(plan, (oari_step){ .kind = OARI_REDUCE,
                                           .to = OARI_OUT,
                                           .from = OARI_GATHER,
-                                          .peer = me,
+                                          .from_at = first,
+                                          .with_at = first,
+                                          .peer = req->rank,
                                           .to_peer = -1,
                                           .count = count });
+}
+
+/* ---- all_gather ---------------------------------------------------------- */
+
+static int is_short(const oari_plan_request *req)
+{
+    return !req->ragged && !req->object &&
+           req->count * req->element <= COPIED_BYTES / (size_t)req->ranks;
+}
+
+static void plan_all_gather(const oari_plan_request *req, oari_plan *plan)
+{
+    row w = { OARI_OUT, oari_partition_parts(req) };
+    int n = req->ranks, me = req->rank;
+
+    if (n > 2 && is_short(req)) {
+        gather_inputs(req, plan, req->count);
+        for (int i = 0; i < n; i++)
+            oari_plan_copy(plan, OARI_OUT, (size_t)((me + i) % n) * req->count,
+                           OARI_GATHER, -1, (size_t)i * req->count, req->count);
+        return;
+    }
+    oari_plan_copy(plan, OARI_OUT, oari_partition_first(&w.partition, me),
+                   OARI_IN, -1, 0, oari_partition_count(&w.partition, me));
+    gather_row(req, plan, &w);
 }
 
 /* ---- all_to_all ---------------------------------------------------------- */
@@ -138,17 +177,19 @@ static void plan_all_to_all(const oari_plan_request *req, oari_plan *plan)
 
 void oari_plan_bruck(const oari_plan_request *req, oari_plan *plan)
 {
-    row w = { OARI_OUT, oari_partition_parts(req) };
+    oari_partition part = oari_partition_parts(req);
 
     switch (req->kind) {
-    case OAR_COLL_ALL_REDUCE: plan_all_reduce(req, plan); break;
-    case OAR_COLL_ALL_TO_ALL: plan_all_to_all(req, plan); break;
-    default:
-        oari_plan_copy(plan, OARI_OUT,
-                       oari_partition_first(&w.partition, req->rank), OARI_IN,
-                       -1, 0, oari_partition_count(&w.partition, req->rank));
-        gather_row(req, plan, &w);
+    case OAR_COLL_ALL_REDUCE:
+        plan_reduction(req, plan, req->count, 0, req->count);
         break;
+    case OAR_COLL_REDUCE_SCATTER:
+        plan_reduction(req, plan, oari_partition_first(&part, req->ranks),
+                       oari_partition_first(&part, req->rank),
+                       oari_partition_count(&part, req->rank));
+        break;
+    case OAR_COLL_ALL_TO_ALL: plan_all_to_all(req, plan); break;
+    default: plan_all_gather(req, plan); break;
     }
 }
 

@@ -109,6 +109,11 @@ static size_t bruck_all_reduce(const symbolic_op *o, int r)
     return ((size_t)o->req.ranks - 1) * o->req.count * o->req.element;
 }
 
+static size_t bruck_reduce_scatter(const symbolic_op *o, int r)
+{
+    return ((size_t)o->req.ranks - 1) * row(o) * o->req.element;
+}
+
 static size_t bruck_all_gather(const symbolic_op *o, int r)
 {
     size_t sent = 0;
@@ -237,6 +242,7 @@ static const struct {
     { "ring", OAR_COLL_REDUCE_SCATTER, ring_reduce_scatter },
     { "ring", OAR_COLL_ALL_GATHER, ring_all_gather },
     { "bruck", OAR_COLL_ALL_REDUCE, bruck_all_reduce },
+    { "bruck", OAR_COLL_REDUCE_SCATTER, bruck_reduce_scatter },
     { "bruck", OAR_COLL_ALL_GATHER, bruck_all_gather },
     { "bruck", OAR_COLL_ALL_TO_ALL, bruck_all_to_all },
     { "pairwise", OAR_COLL_ALL_TO_ALL, pairwise_all_to_all },
@@ -430,11 +436,15 @@ static void the_best_planner_is_chosen(void **state)
     assert_string_equal(CHOSEN(BROADCAST, 4, large), "chain");
     assert_string_equal(CHOSEN(REDUCE, 4, 100), "binomial");
     assert_string_equal(CHOSEN(REDUCE, 4, large), "chain");
-    assert_string_equal(CHOSEN(GATHER, 4, 100), "binomial");
+    assert_string_equal(CHOSEN(GATHER, 4, 100), "linear");
+    assert_string_equal(CHOSEN(GATHER, 9, 100), "binomial");
     assert_string_equal(CHOSEN(GATHER, 4, large), "linear");
     assert_string_equal(CHOSEN(ALL_GATHER, 4, 10), "bruck");
     assert_string_equal(CHOSEN(ALL_GATHER, 4, 10000), "bruck");
     assert_string_equal(CHOSEN(ALL_GATHER, 4, large), "ring");
+    assert_string_equal(CHOSEN(REDUCE_SCATTER, 2, 10), "exchange");
+    assert_string_equal(CHOSEN(REDUCE_SCATTER, 4, 10), "bruck");
+    assert_string_equal(CHOSEN(REDUCE_SCATTER, 32, 10), "exchange");
     assert_string_equal(CHOSEN(REDUCE_SCATTER, 4, large), "ring");
     assert_string_equal(CHOSEN(ALL_TO_ALL, 4, 10), "bruck");
     assert_string_equal(CHOSEN(ALL_TO_ALL, 4, large), "pairwise");
