@@ -17,7 +17,8 @@
 enum {
     PAIR_TIMES = 2,
     BROADCAST_TIMES = 4,
-    CROWDED_TIMES = 8 /* where a sync point takes a switch of processes */
+    CROWDED_TIMES = 8, /* where a sync point takes a switch of processes, ... */
+    CROWDED_RANKS = 16 /* ... up to so many ranks, and less with more */
 };
 
 /* ---- what a row fits ----------------------------------------------------- */
@@ -38,15 +39,19 @@ static int needs_sizes(const oari_plan_request *req)
 /* Returns how many bytes go in a slot at once. What fits has one sync point
  * instead of two, which is worth reading all of every rank's data: more of it
  * between two ranks, in a broadcast, whose root does not wait, and above all
- * where ranks share cores. */
+ * where ranks share cores, unless they are many. */
 static size_t slot_limit(const oari_plan_request *req)
 {
-    size_t times = req->crowded                      ? CROWDED_TIMES
-                   : req->kind == OAR_COLL_BROADCAST ? BROADCAST_TIMES
-                   : req->ranks == 2                 ? PAIR_TIMES
-                                                     : 1;
-    size_t most = times * req->small_bytes;
+    size_t times = req->kind == OAR_COLL_BROADCAST ? BROADCAST_TIMES
+                   : req->ranks == 2               ? PAIR_TIMES
+                                                   : 1;
+    size_t crowded = CROWDED_TIMES, most;
 
+    if (req->ranks > CROWDED_RANKS)
+        crowded = CROWDED_TIMES * CROWDED_RANKS / (size_t)req->ranks;
+    if (req->crowded && crowded > times)
+        times = crowded;
+    most = times * req->small_bytes;
     return most < req->slot_bytes ? most : req->slot_bytes;
 }
 

@@ -479,6 +479,10 @@ static void more_goes_in_a_slot_where_waiting_costs_more(void **state)
     assert_int_equal(most_in_slot(OAR_COLL_BROADCAST, 2, 0), 2048 / 4);
     assert_int_equal(most_in_slot(OAR_COLL_BROADCAST, 3, 0), 2048 / 4);
     assert_int_equal(most_in_slot(OAR_COLL_ALL_REDUCE, 3, 1), 4096 / 4);
+    assert_int_equal(most_in_slot(OAR_COLL_ALL_REDUCE, 16, 1), 4096 / 4);
+    assert_int_equal(most_in_slot(OAR_COLL_ALL_REDUCE, 32, 1), 2048 / 4);
+    assert_int_equal(most_in_slot(OAR_COLL_ALL_REDUCE, 1000, 1), 512 / 4);
+    assert_int_equal(most_in_slot(OAR_COLL_BROADCAST, 1000, 1), 2048 / 4);
     assert_int_equal(most_in_slot(OAR_COLL_ALL_TO_ALL, 4, 1), 4096 / 4 / 4);
 }
 
