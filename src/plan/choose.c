@@ -21,6 +21,10 @@ enum {
     CROWDED_RANKS = 16 /* ... up to so many ranks, and less with more */
 };
 
+/* Up to so many ranks a large reduce_scatter goes from each to each: as many
+ * bytes as around a ring, in one round. */
+enum { SPREAD_RANKS = 4 };
+
 /* ---- what a row fits ----------------------------------------------------- */
 
 /* Whether every rank knows all sizes that it needs to go by shared memory. */
@@ -214,7 +218,10 @@ static const char *best_over_messages(const oari_plan_request *req,
     case OAR_COLL_REDUCE_SCATTER:
         if (small && !few && req->ranks <= r->bruck_ranks)
             return "bruck";
-        return small || few || req->wide != req->element ? "exchange" : "ring";
+        return small || few || req->wide != req->element ||
+                       (large && req->ranks <= SPREAD_RANKS)
+                   ? "exchange"
+                   : "ring";
     case OAR_COLL_ALL_TO_ALL:
         return small && has_equal_parts(req) ? "bruck" : "pairwise";
     default: return "dissemination";

@@ -42,7 +42,7 @@ extern const oari_algorithm oari_algorithms[];
       "messages: up to here two ranks swap halves")                           \
     X(exchange_ranks, "OARSONG_EXCHANGE_RANKS", 2,                            \
       "messages: up to this many ranks every rank sends to every rank")       \
-    X(chain_bytes, "OARSONG_CHAIN_BYTES", 512 << 10,                          \
+    X(chain_bytes, "OARSONG_CHAIN_BYTES", 1 << 20,                            \
       "messages: from here on broadcast and reduce are pipelines")            \
     X(tree_bytes, "OARSONG_TREE_BYTES", 32 << 10,                             \
       "messages: gather and scatter use a tree for parts up to here")         \

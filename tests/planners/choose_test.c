@@ -445,7 +445,9 @@ static void the_best_planner_is_chosen(void **state)
     assert_string_equal(CHOSEN(REDUCE_SCATTER, 2, 10), "exchange");
     assert_string_equal(CHOSEN(REDUCE_SCATTER, 4, 10), "bruck");
     assert_string_equal(CHOSEN(REDUCE_SCATTER, 32, 10), "exchange");
-    assert_string_equal(CHOSEN(REDUCE_SCATTER, 4, large), "ring");
+    assert_string_equal(CHOSEN(REDUCE_SCATTER, 4, 10000), "ring");
+    assert_string_equal(CHOSEN(REDUCE_SCATTER, 4, large), "exchange");
+    assert_string_equal(CHOSEN(REDUCE_SCATTER, 5, large), "ring");
     assert_string_equal(CHOSEN(ALL_TO_ALL, 4, 10), "bruck");
     assert_string_equal(CHOSEN(ALL_TO_ALL, 4, large), "pairwise");
 #undef CHOSEN
