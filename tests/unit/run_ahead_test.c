@@ -138,13 +138,13 @@ static void a_rank_that_went_on_after_another_call_is_named(void **state)
 
 static oar_status broadcast_then_meet(oar_group *g, void *arg)
 {
-    int64_t x = 0, y[512] = { 0 };
+    int64_t x = 0, y[1024] = { 0 }; /* more than a slot holds */
 
     if (oar_group_rank(g) != 0)
         return wait_until_ahead(1);
     CHECK_OK(oar_broadcast(g, oar_span_of(&x, 1, OAR_I64), 0, NULL, NULL));
     CHECK(fails_with(
-        oar_broadcast(g, oar_span_of(y, 512, OAR_I64), 0,
+        oar_broadcast(g, oar_span_of(y, 1024, OAR_I64), 0,
                       OAR_OPTS(oar_call_opts, .timeout_ms = SHORT_MS), NULL),
         OAR_E_TIMEOUT, "rank 1"));
     atomic_fetch_add(&ahead, 1);
