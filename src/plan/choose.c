@@ -40,10 +40,10 @@ static int needs_sizes(const oari_plan_request *req)
     return !knows_sizes(req) && !req->sizes_known;
 }
 
-/* Returns how many bytes go in a slot at once. What fits has one sync point
- * instead of two, which is worth reading all of every rank's data: more of it
- * between two ranks, in a broadcast, whose root does not wait, and above all
- * where ranks share cores, unless they are many. */
+/* Returns how many bytes go in a slot at once. What fits takes one sync point
+ * instead of two, but every rank reads all data of all ranks. That pays for more
+ * bytes between two ranks, in a broadcast, whose root does not wait, and above
+ * all where ranks share cores, unless there are many. */
 static size_t slot_limit(const oari_plan_request *req)
 {
     size_t times = req->kind == OAR_COLL_BROADCAST ? BROADCAST_TIMES
