@@ -196,6 +196,8 @@ static const char *best_over_messages(const oari_plan_request *req,
     int large = (int64_t)bytes >= r->chain_bytes;
     int small = bytes <= (size_t)r->latency_bytes;
     int few = req->ranks <= r->exchange_ranks;
+    /* Two that combine to the same bits in either order. */
+    int pair = req->ranks == 2 && !req->promote;
     size_t part = bytes / (size_t)req->ranks;
 
     switch (req->kind) {
@@ -203,7 +205,9 @@ static const char *best_over_messages(const oari_plan_request *req,
         return large && req->ranks > 2 ? "chain" : "binomial";
     case OAR_COLL_ALL_REDUCE: return best_all_reduce(req, r, bytes);
     case OAR_COLL_REDUCE:
-        return few && !small ? "exchange" : large ? "chain" : "binomial";
+        if (few && !small)
+            return pair ? "chain" : "exchange";
+        return large ? "chain" : "binomial";
     case OAR_COLL_GATHER:
     case OAR_COLL_SCATTER:
         return has_equal_parts(req) && req->ranks > r->tree_ranks &&

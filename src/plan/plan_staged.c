@@ -12,11 +12,19 @@
  * point at the start keeps the first chunk from overwriting what a slow peer
  * still fetches of the operation before.
  *
+ * reduce: the same, but only root fetches. Between two ranks root combines whole
+ * chunks, and the other only copies in.
+ *
  * reduce_scatter, all_to_all: a chunk has a piece of every rank's part, so that
  * all ranks have work in every chunk; unless there are more ranks than elements
  * in a chunk: then it is a piece of the row.
  */
 #include "plan/planners.h"
+
+enum {
+    PAIR_CHUNKS = 8,      /* of a reduce of two ranks, about, ... */
+    PAIR_BYTES = 32 << 10 /* ... of at least this */
+};
 
 /* Returns where chunk `index` lies in a bounce buffer. */
 static size_t bounce_at(const oari_plan_request *req, size_t index)
@@ -31,10 +39,9 @@ static size_t chunks_of(size_t count, size_t size)
 
 /* Copies chunk `index` of the first `of` elements of my input. */
 static void copy_in(const oari_plan_request *req, oari_plan *plan, size_t of,
-                    size_t index)
+                    size_t size, size_t index)
 {
-    size_t count,
-        at = oari_chunk_first(of, oari_stage_room(req), index, &count);
+    size_t count, at = oari_chunk_first(of, size, index, &count);
 
     oari_plan_copy(plan, OARI_BOUNCE, bounce_at(req, index), OARI_IN, -1, at,
                    count);
@@ -108,6 +115,45 @@ static void reduce_vector(const oari_plan_request *req, oari_plan *plan)
     }
 }
 
+/* ---- a reduce of two ranks ----------------------------------------------- */
+
+static size_t pair_chunk(const oari_plan_request *req)
+{
+    size_t room = oari_stage_room(req), least = PAIR_BYTES / req->element;
+    size_t size = (req->count / PAIR_CHUNKS + 63) / 64 * 64;
+
+    size = size > least ? size : least;
+    return size < room ? size : room;
+}
+
+/* The other rank fills chunk c+1 while root combines chunk c, and waits for
+ * nothing after the last. */
+static void reduce_pair(const oari_plan_request *req, oari_plan *plan)
+{
+    size_t size = pair_chunk(req), total = chunks_of(req->count, size), count;
+    int root = req->rank == req->root;
+
+    if (!root)
+        copy_in(req, plan, req->count, size, 0);
+    for (size_t c = 0; c < total; c++) {
+        size_t at = oari_chunk_first(req->count, size, c, &count);
+
+        oari_plan_sync(plan, 0, 0);
+        if (root)
+            oari_plan_step(plan, (oari_step){ .kind = OARI_REDUCE,
+                                              .to = OARI_OUT,
+                                              .from = OARI_OTHER_BOUNCES,
+                                              .peer = -1,
+                                              .to_peer = -1,
+                                              .to_at = at,
+                                              .from_at = bounce_at(req, c),
+                                              .with_at = at,
+                                              .count = count });
+        else
+            copy_in(req, plan, req->count, size, c + 1);
+    }
+}
+
 /* ---- what root has, or what goes to root --------------------------------- */
 
 /* Fetches elements [first, first + count) of a rank's row into my output, as
@@ -141,7 +187,7 @@ static void share_row(const oari_plan_request *req, oari_plan *plan)
         oari_plan_copy(plan, OARI_OUT, 0, OARI_IN, -1, first, count);
     for (size_t i = 0; i < total; i++) {
         if (root)
-            copy_in(req, plan, whole, i);
+            copy_in(req, plan, whole, oari_stage_room(req), i);
         oari_plan_sync(plan, 0, 0);
         if (!root)
             fetch_of_row(req, plan, req->root, i, first, count, 0);
@@ -161,7 +207,7 @@ static void gather_parts(const oari_plan_request *req, oari_plan *plan)
         oari_plan_copy(plan, OARI_OUT, oari_partition_first(&row, req->rank),
                        OARI_IN, -1, 0, mine);
     for (size_t i = 0; i < total; i++) {
-        copy_in(req, plan, mine, i);
+        copy_in(req, plan, mine, oari_stage_room(req), i);
         oari_plan_sync(plan, 0, 0);
         for (int step = 1; takes && step < req->ranks; step++) {
             int peer = (req->rank + step) % req->ranks;
@@ -282,7 +328,8 @@ static void trade_parts(const oari_plan_request *req, oari_plan *plan)
         if (room != 0)
             copy_in_pieces(req, plan, room, i);
         else
-            copy_in(req, plan, oari_partition_first(&row, req->ranks), i);
+            copy_in(req, plan, oari_partition_first(&row, req->ranks),
+                    oari_stage_room(req), i);
         oari_plan_sync(plan, 0, 0);
         if (room != 0 && all_to_all)
             take_pieces(req, plan, room, i);
@@ -304,7 +351,12 @@ void oari_plan_staged_after_sync(const oari_plan_request *req, oari_plan *plan)
     case OAR_COLL_ALL_GATHER: gather_parts(req, plan); break;
     case OAR_COLL_REDUCE_SCATTER:
     case OAR_COLL_ALL_TO_ALL: trade_parts(req, plan); break;
-    default: reduce_vector(req, plan); break;
+    default:
+        if (req->root >= 0 && req->ranks == 2)
+            reduce_pair(req, plan);
+        else
+            reduce_vector(req, plan);
+        break;
     }
 }
 

@@ -436,6 +436,8 @@ static void the_best_planner_is_chosen(void **state)
     assert_string_equal(CHOSEN(BROADCAST, 4, large), "chain");
     assert_string_equal(CHOSEN(REDUCE, 4, 100), "binomial");
     assert_string_equal(CHOSEN(REDUCE, 4, large), "chain");
+    assert_string_equal(CHOSEN(REDUCE, 2, 100), "binomial");
+    assert_string_equal(CHOSEN(REDUCE, 2, 10000), "chain");
     assert_string_equal(CHOSEN(GATHER, 4, 100), "linear");
     assert_string_equal(CHOSEN(GATHER, 9, 100), "binomial");
     assert_string_equal(CHOSEN(GATHER, 4, large), "linear");
