@@ -41,9 +41,9 @@ static int needs_sizes(const oari_plan_request *req)
 }
 
 /* Returns how many bytes go in a slot at once. What fits takes one sync point
- * instead of two, but every rank reads all data of all ranks. That pays for more
- * bytes between two ranks, in a broadcast, whose root does not wait, and above
- * all where ranks share cores, unless there are many. */
+ * instead of two, but every rank reads all data of all ranks. That pays for
+ * more bytes between two ranks, in a broadcast, whose root does not wait, and
+ * above all where ranks share cores, unless there are many. */
 static size_t slot_limit(const oari_plan_request *req)
 {
     size_t times = req->kind == OAR_COLL_BROADCAST ? BROADCAST_TIMES

@@ -12,8 +12,8 @@
  * point at the start keeps the first chunk from overwriting what a slow peer
  * still fetches of the operation before.
  *
- * reduce: the same, but only root fetches. Between two ranks root combines whole
- * chunks, and the other only copies in.
+ * reduce: the same, but only root fetches. Between two ranks root combines
+ * whole chunks, and the other only copies in.
  *
  * reduce_scatter, all_to_all: a chunk has a piece of every rank's part, so that
  * all ranks have work in every chunk; unless there are more ranks than elements
