@@ -218,6 +218,45 @@ class Cells(unittest.TestCase):
                       [x for r in range(g.size) for x in values(r, n)], dtype)
             self.same(("recv", n), b, values(before, n), dtype)
 
+    def test_batches(self):
+        def body(g):
+            for dtype, letter in FORMATS.items():
+                self.batched(g, dtype, letter)
+        self.each(body)
+
+    def batched(self, g, dtype, letter):
+        """Every kind of call and several counts in one batch; nothing is there
+        before its end."""
+        def made(numbers):
+            return array.array(letter, numbers)
+        before, after = (g.rank - 1) % g.size, (g.rank + 1) % g.size
+        sums = [made(values(g.rank, n)) for n in COUNTS]
+        rows = [made([0] * n * g.size) for n in COUNTS]
+        parts = [made([0] * n) for n in COUNTS]
+        copies = [made(values(g.rank, n)) for n in COUNTS]
+        got = [made([0] * n) for n in COUNTS]
+        with g.batch():
+            for n, s, row, part, copy, b in zip(COUNTS, sums, rows, parts,
+                                                copies, got):
+                g.all_reduce(s, "max")
+                g.all_gather(made(values(g.rank, n)), row)
+                g.reduce_scatter(made(values(g.rank, n * g.size)), part)
+                g.broadcast(copy, 1)
+                g.recv(b, before, tag=n)
+                g.send(made(values(g.rank, n)), after, tag=n)
+                self.assertEqual(s, made(values(g.rank, n)))
+        for n, s, row, part, copy, b in zip(COUNTS, sums, rows, parts, copies,
+                                            got):
+            self.same(("all_reduce", n), s, folded("max", g.size, n), dtype)
+            self.same(("all_gather", n), row,
+                      [x for r in range(g.size) for x in values(r, n)], dtype)
+            self.same(("reduce_scatter", n), part,
+                      folded("sum", g.size, n * g.size)[g.rank * n:
+                                                        (g.rank + 1) * n],
+                      dtype)
+            self.same(("broadcast", n), copy, values(1, n), dtype)
+            self.same(("recv", n), b, values(before, n), dtype)
+
     def test_bf16_by_its_name(self):
         def body(g):
             for op in ("sum", "min", "max", "prod"):
