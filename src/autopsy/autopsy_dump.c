@@ -167,8 +167,10 @@ static oar_status load_dump(int fd, const oari_recorder_head *here, int rank,
         d->look_ns = head->look_ns;
         d->look_ticks = head->look_ticks;
     } else if (oari_host_same(head, here)) {
-        d->look_ns = oari_now_ns();
-        d->look_ticks = oari_ticks();
+        oari_moment now = oari_moment_now();
+
+        d->look_ns = now.ns;
+        d->look_ticks = now.ticks;
     }
     return OAR_OK;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock: the rate of the raw counter, deadlines, and durations as text. */
+/* clock: both clocks at once, the rate of the raw counter, deadlines, and
+ * durations as text. */
 #include "base/clock.h"
 
 #include <inttypes.h>
@@ -7,8 +8,28 @@
 #include <pthread.h>
 #include <stdio.h>
 
+enum { TRIES = 5 };
+
 static pthread_once_t rate_once = PTHREAD_ONCE_INIT;
 static double rate;
+
+oari_moment oari_moment_now(void)
+{
+    oari_moment best = { 0 };
+    uint64_t least = UINT64_MAX;
+
+    for (int i = 0; i < TRIES; i++) {
+        uint64_t before = oari_ticks(), passed;
+        int64_t ns = oari_now_ns();
+
+        passed = oari_ticks() - before;
+        if (passed < least) {
+            least = passed;
+            best = (oari_moment){ ns, before + passed / 2 };
+        }
+    }
+    return best;
+}
 
 static void measure_rate(void)
 {
@@ -17,12 +38,12 @@ static void measure_rate(void)
     __asm__ volatile("mrs %0, cntfrq_el0" : "=r"(hertz));
     rate = (double)hertz;
 #else
-    int64_t start = oari_now_ns(), now;
-    uint64_t ticks = oari_ticks();
+    oari_moment from = oari_moment_now(), to;
 
-    while ((now = oari_now_ns()) - start < 1000000)
-        ;
-    rate = (double)(oari_ticks() - ticks) * 1e9 / (double)(now - start);
+    do
+        to = oari_moment_now();
+    while (to.ns - from.ns < 1000000);
+    rate = (double)(to.ticks - from.ticks) * 1e9 / (double)(to.ns - from.ns);
 #endif
 }
 

@@ -42,6 +42,16 @@ static inline int64_t oari_now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+/* Both clocks at one moment. */
+typedef struct oari_moment {
+    int64_t ns;
+    uint64_t ticks;
+} oari_moment;
+
+/* Returns both clocks. It reads them a few times, because the thread may lose
+ * its core between one and the other. */
+oari_moment oari_moment_now(void);
+
 /* Returns the time timeout_ms from now; OARI_NEVER for a negative timeout. */
 OARI_FOR_PLUGINS int64_t oari_deadline(int64_t timeout_ms);
 

@@ -288,6 +288,7 @@ __attribute__((noinline, cold)) static int make_room(void)
 {
     char name[16] = "";
     oari_trace_entry thread = { .kind = OARI_TRACE_THREAD };
+    oari_moment now;
     int ok;
 
     pthread_mutex_lock(&trace.lock);
@@ -296,7 +297,11 @@ __attribute__((noinline, cold)) static int make_room(void)
         if (trace.has_key && !mine.registered)
             mine.registered = pthread_setspecific(trace.key, &mine) == 0;
         pthread_getname_np(pthread_self(), name, sizeof name);
-        thread.start = thread.end = oari_ticks();
+        now = oari_moment_now();
+        thread.start = thread.end = now.ticks;
+        thread.number = (uint32_t)(now.ns >> 32);
+        thread.peer = now.ns >> 16 & 0xffff;
+        thread.group = now.ns & 0xffff;
         thread.name = oari_trace_name_enter(&trace.names, trace.file, name);
         thread.value = (uint64_t)gettid();
         oari_trace_write(&thread);

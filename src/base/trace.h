@@ -34,7 +34,8 @@ enum {
 typedef enum oari_trace_kind {
     OARI_TRACE_NONE,
     OARI_TRACE_THREAD,    /* what follows in this chunk is of this thread;
-                             value: its id, name: its name */
+                             value: its id, name: its name; number, peer
+                             and group: CLOCK_MONOTONIC at its start */
     OARI_TRACE_OPERATION, /* sub: oar_coll; value: bytes */
     OARI_TRACE_CALL,      /* of RPC */
     OARI_TRACE_WAIT,      /* the caller waits for an operation */
@@ -64,6 +65,13 @@ typedef struct oari_trace_event {
     uint32_t number;
     uint64_t value;
 } oari_trace_event;
+
+/* Returns CLOCK_MONOTONIC at the start of an OARI_TRACE_THREAD. */
+static inline int64_t oari_trace_thread_ns(const oari_trace_event *e)
+{
+    return (int64_t)((uint64_t)e->number << 32 | (uint64_t)e->peer << 16 |
+                     e->group);
+}
 
 typedef struct oari_trace_chunk {
     oari_trace_event event[OARI_TRACE_EVENTS];

@@ -53,6 +53,7 @@ void oari_trace_head_fill(oari_trace_head *h, unsigned chunks)
 {
     static const char *const epoch = "OARSONG_EPOCH";
     struct timespec wall;
+    oari_moment base;
 
     memcpy(h->magic, oari_trace_magic, sizeof h->magic);
     h->version = OARI_TRACE_VERSION;
@@ -71,8 +72,9 @@ void oari_trace_head_fill(oari_trace_head *h, unsigned chunks)
     gethostname(h->host, sizeof h->host - 1);
     read_line("/proc/sys/kernel/random/boot_id", h->boot, sizeof h->boot);
     clock_gettime(CLOCK_REALTIME, &wall);
-    h->base_ns = oari_now_ns();
-    h->base_ticks = oari_ticks();
+    base = oari_moment_now();
+    h->base_ns = base.ns;
+    h->base_ticks = base.ticks;
     h->wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec;
     atomic_store(&h->names, 1);
     atomic_store(&h->groups, 1);

@@ -494,6 +494,8 @@ static uint32_t count_namesakes(const oari_recorder_file *box,
 static void fill_ring(oari_ring *r, const oari_ring_owner *who, uint64_t serial,
                       uint32_t instance, int64_t epoch)
 {
+    oari_moment base = oari_moment_now();
+
     atomic_store(&r->serial, 0);
     memset(r, 0, sizeof *r);
     r->version = OARI_FILE_VERSION;
@@ -506,8 +508,8 @@ static void fill_ring(oari_ring *r, const oari_ring_owner *who, uint64_t serial,
     snprintf(r->backend, sizeof r->backend, "%s",
              who->backend != NULL ? who->backend : "");
     r->ticks_per_second = oari_ticks_per_second();
-    r->base_ns = oari_now_ns();
-    r->base_ticks = oari_ticks();
+    r->base_ns = base.ns;
+    r->base_ticks = base.ticks;
     snprintf(r->site[0].text, sizeof r->site[0].text, "?");
     atomic_store(&r->sites, 1);
     memcpy(r->magic, oari_ring_magic, sizeof r->magic);

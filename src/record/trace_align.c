@@ -13,7 +13,6 @@
  * host that is aligned keep the calendar's time.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
@@ -42,23 +41,6 @@ typedef struct bounds {
 static int64_t calendar_offset(const oari_trace_source *s)
 {
     return s->file->head.wall_ns - s->file->head.base_ns;
-}
-
-/* Numbers the hosts by the identity of their boots; returns how many. */
-static int number_hosts(oar_trace *t)
-{
-    int hosts = 0;
-
-    for (int i = 0; i < t->sources; i++) {
-        oari_trace_source *s = &t->source[i];
-
-        for (int j = 0; j < i && s->host < 0; j++)
-            if (strcmp(t->source[j].file->head.boot, s->file->head.boot) == 0)
-                s->host = t->source[j].host;
-        if (s->host < 0)
-            s->host = hosts++;
-    }
-    return hosts;
 }
 
 static const oari_trace_source *first_of_host(const oar_trace *t, int host)
@@ -240,7 +222,5 @@ static oar_status align_hosts(oar_trace *t, int hosts)
 
 oar_status oari_trace_align(oar_trace *t)
 {
-    int hosts = number_hosts(t);
-
-    return hosts > 1 ? align_hosts(t, hosts) : OAR_OK;
+    return t->hosts > 1 ? align_hosts(t, t->hosts) : OAR_OK;
 }

@@ -19,7 +19,10 @@ typedef struct oari_trace_source {
     int64_t *thread; /* their ids */
     int64_t thread_room;
     unsigned threads;
-    int host;          /* sources with the same one share a clock */
+    oari_moment latest; /* of its own, after the head's */
+    int host;           /* sources with the same one share a clock: */
+    oari_moment base;
+    double ticks_per_second;
     int64_t offset_ns; /* added to its times */
     int64_t error_ns;  /* oar_trace_process */
     uint64_t events;
@@ -34,7 +37,7 @@ typedef struct oari_trace_place {
 
 struct oar_trace {
     oari_trace_source *source;
-    int sources;
+    int sources, hosts;
     oari_trace_place *place; /* in the order of start_ns */
     uint64_t events;
     int64_t zero_ns; /* where the time line begins */
@@ -59,6 +62,9 @@ uint64_t oari_trace_group_hash(const oari_trace_group *group);
 /* Maps a file and checks its head, names and groups. */
 oar_status oari_trace_source_open(const char *path, oari_trace_source *source);
 void oari_trace_source_close(oari_trace_source *source);
+
+/* Sets the clocks of all sources: one for each host. */
+void oari_trace_set_clocks(oar_trace *trace);
 
 /* Sets offset_ns and error_ns of all sources, so that their times compare. The
  * places hold times without offsets. */

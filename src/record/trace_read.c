@@ -177,10 +177,9 @@ static int64_t ns_of(double ticks, double ticks_per_second)
 
 int64_t oari_trace_ns(const oari_trace_source *s, uint64_t ticks)
 {
-    const oari_trace_head *h = &s->file->head;
-    double passed = (double)(int64_t)(ticks - h->base_ticks);
+    double passed = (double)(int64_t)(ticks - s->base.ticks);
 
-    return h->base_ns + ns_of(passed, h->ticks_per_second);
+    return s->base.ns + ns_of(passed, s->ticks_per_second);
 }
 
 uint64_t oari_trace_group_hash(const oari_trace_group *g)
@@ -217,14 +216,21 @@ static int is_known(const oari_trace_source *s, const oari_trace_event *e)
            (e->kind != OARI_TRACE_GPU || e->number < s->names);
 }
 
-static uint64_t count_events(const oari_trace_source *s)
+/* Counts the events, and looks for the latest moment among them. */
+static uint64_t count_events(oari_trace_source *s)
 {
     uint64_t count = 0;
 
     for (unsigned c = 0; c < s->chunks; c++)
-        for (int i = 0; i < OARI_TRACE_EVENTS; i++)
-            count += atomic_load_explicit(&s->file->chunk[c].event[i].start,
-                                          memory_order_acquire) != 0;
+        for (int i = 0; i < OARI_TRACE_EVENTS; i++) {
+            const oari_trace_event *e = &s->file->chunk[c].event[i];
+            uint64_t start =
+                atomic_load_explicit(&e->start, memory_order_acquire);
+
+            count += start != 0;
+            if (start > s->latest.ticks && e->kind == OARI_TRACE_THREAD)
+                s->latest = (oari_moment){ oari_trace_thread_ns(e), start };
+        }
     return count;
 }
 
@@ -282,6 +288,7 @@ static oar_status read_events(oar_trace *t)
 
     for (int i = 0; i < t->sources; i++)
         most += count_events(&t->source[i]);
+    oari_trace_set_clocks(t);
     t->place = oari_alloc(most + 1, sizeof *t->place);
     if (t->place == NULL)
         return OAR_E_NOMEM;
@@ -456,7 +463,7 @@ static void fill_event(const oar_trace *t, const oari_trace_place *p,
     to->rank = rank_of(s, g);
     to->thread = s->thread[p->thread];
     to->start_ns = p->start_ns - t->zero_ns;
-    to->end_ns = to->start_ns + ns_of(ticks, s->file->head.ticks_per_second);
+    to->end_ns = to->start_ns + ns_of(ticks, s->ticks_per_second);
     to->name = s->name[e->name];
     to->group = g != NULL ? s->group_name + e->group * sizeof g->name : "";
     to->op = (oar_coll)(e->sub & (OARI_TRACE_BLOCKING - 1));

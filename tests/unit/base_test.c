@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -675,6 +676,19 @@ static void ticks_run_at_the_rate_they_say(void **state)
     assert_true(oari_ticks_per_second() == rate);
 }
 
+/* However busy the machine is. */
+static void both_clocks_are_read_at_one_moment(void **state)
+{
+    oari_moment from = oari_moment_now(), to;
+    double s, passed;
+
+    usleep(200000);
+    to = oari_moment_now();
+    s = (double)(to.ns - from.ns) / 1e9;
+    passed = (double)(to.ticks - from.ticks) / oari_ticks_per_second();
+    assert_true(s >= 0.2 && fabs(passed / s - 1) < 1e-3);
+}
+
 static void deadlines_pass_and_never_does_not(void **state)
 {
     int64_t before = oari_now_ns(), soon = oari_deadline(1000);
@@ -749,6 +763,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(limits_are_inclusive_and_named),
         cmocka_unit_test(settings_come_from_the_environment),
         cmocka_unit_test(ticks_run_at_the_rate_they_say),
+        cmocka_unit_test(both_clocks_are_read_at_one_moment),
         cmocka_unit_test(deadlines_pass_and_never_does_not),
         cmocka_unit_test(the_version_is_that_of_the_headers),
         cmocka_unit_test(the_build_says_its_version_and_instruction_set),

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -359,13 +360,34 @@ static oar_status reduce_at_leisure(oar_group *g, void *arg)
     return OAR_OK;
 }
 
+/* Finds the trace that a process wrote. */
+static void find_file_of(int64_t pid, char path[2 * FOLDER])
+{
+    DIR *all = opendir(folder);
+    struct dirent *entry;
+    int found = 0;
+
+    assert_non_null(all);
+    while (!found && (entry = readdir(all)) != NULL) {
+        oari_trace_file *f;
+        size_t bytes;
+
+        if (strstr(entry->d_name, OARI_TRACE_SUFFIX) == NULL)
+            continue;
+        snprintf(path, 2 * FOLDER, "%s/%s", folder, entry->d_name);
+        f = map_file(path, &bytes);
+        found = f->head.pid == pid;
+        munmap(f, bytes);
+    }
+    closedir(all);
+    assert_true(found);
+}
+
 /* Copies the traces of the group's ranks into a folder of their own. */
 static void ranks_apart(const char *group, const char *into)
 {
     oar_trace *t = open_trace(folder);
     int64_t pids[HOSTS] = { 0 };
-    DIR *all = opendir(folder);
-    struct dirent *entry;
 
     for (uint64_t i = 0; i < oar_trace_events(t); i++) {
         oar_trace_event e = event_at(t, i);
@@ -381,25 +403,13 @@ static void ranks_apart(const char *group, const char *into)
     for (int r = 0; r < HOSTS; r++)
         assert_true(pids[r] != 0 && pids[r] != pids[(r + 1) % HOSTS]);
     mkdir(into, 0777);
-    assert_non_null(all);
-    while ((entry = readdir(all)) != NULL) {
+    for (int r = 0; r < HOSTS; r++) {
         char from[2 * FOLDER], to[2 * FOLDER];
-        oari_trace_file *f;
-        size_t bytes;
 
-        if (strstr(entry->d_name, OARI_TRACE_SUFFIX) == NULL)
-            continue;
-        snprintf(from, sizeof from, "%s/%s", folder, entry->d_name);
-        f = map_file(from, &bytes);
-        for (int r = 0; r < HOSTS; r++)
-            if (f->head.pid == pids[r]) {
-                snprintf(to, sizeof to, "%s/rank-%d" OARI_TRACE_SUFFIX, into,
-                         r);
-                copy_file(from, to);
-            }
-        munmap(f, bytes);
+        find_file_of(pids[r], from);
+        snprintf(to, sizeof to, "%s/rank-%d" OARI_TRACE_SUFFIX, into, r);
+        copy_file(from, to);
     }
-    closedir(all);
 }
 
 /* Returns how much later a rank posts than rank 0, the mean over all. */
@@ -469,6 +479,110 @@ static void clocks_of_three_hosts_are_aligned_as_well_as_it_says(void **state)
     oar_trace_close(t);
     snprintf(path, sizeof path, "rm -r '%s'", apart);
     assert_int_equal(system(path), 0);
+}
+
+static void processes_of_a_host_share_a_clock(void **state)
+{
+    char apart[FOLDER], path[2 * FOLDER];
+    oar_group_opts o = oar_group_opts_init();
+    uint64_t first = UINT64_MAX;
+    double before[HOSTS];
+    oar_trace *t;
+
+    o.name = "near";
+    assert_int_equal(ranks_run("shm", HOSTS, &o, reduce_at_leisure, NULL),
+                     OAR_OK);
+    snprintf(apart, sizeof apart, "%.200s-apart", folder);
+    ranks_apart("near", apart);
+    forget_ranks();
+    t = open_trace(apart);
+    for (int r = 1; r < HOSTS; r++)
+        before[r] = mean_lateness(t, "near", r);
+    oar_trace_close(t);
+
+    /* The clocks of all but the first to begin are wrong. */
+    for (int pass = 0; pass < 2; pass++)
+        for (int r = 0; r < HOSTS; r++) {
+            oari_trace_file *f;
+            size_t bytes;
+
+            snprintf(path, sizeof path, "%s/rank-%d" OARI_TRACE_SUFFIX, apart,
+                     r);
+            f = map_file(path, &bytes);
+            if (pass == 0 && f->head.base_ticks < first)
+                first = f->head.base_ticks;
+            if (pass == 1 && f->head.base_ticks != first) {
+                f->head.base_ns += 5000000;
+                f->head.ticks_per_second *= 1.005;
+            }
+            munmap(f, bytes);
+        }
+    t = open_trace(apart);
+    for (int r = 1; r < HOSTS; r++)
+        assert_true(mean_lateness(t, "near", r) == before[r]);
+    oar_trace_close(t);
+    snprintf(path, sizeof path, "rm -r '%s'", apart);
+    assert_int_equal(system(path), 0);
+}
+
+static void *begin_and_end(void *arg)
+{
+    oar_trace_end(oar_trace_begin("nothing"));
+    return NULL;
+}
+
+typedef struct slept {
+    int64_t least, most; /* ns */
+} slept;
+
+static void sleep_before_a_thread(void *arg)
+{
+    int64_t began, begun, woke;
+    uint64_t token;
+    slept *s = arg;
+    pthread_t thread;
+
+    begin_and_end(NULL); /* and the file is there */
+    began = oari_now_ns();
+    token = oar_trace_begin("sleep");
+    begun = oari_now_ns();
+    usleep(100000);
+    woke = oari_now_ns();
+    oar_trace_end(token);
+    *s = (slept){ woke - begun, oari_now_ns() - began };
+    if (pthread_create(&thread, NULL, begin_and_end, NULL) == 0)
+        pthread_join(thread, NULL);
+}
+
+static void the_rate_of_the_counter_is_measured_over_the_trace(void **state)
+{
+    slept *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char path[2 * FOLDER];
+    oar_trace_event e;
+    oar_trace_process p;
+    oari_trace_file *f;
+    size_t bytes;
+    oar_trace *t;
+    double ns;
+    pid_t pid;
+
+    assert_true(s != MAP_FAILED);
+    pid = in_child(sleep_before_a_thread, s);
+    find_file_of(pid, path);
+    f = map_file(path, &bytes);
+    f->head.ticks_per_second *= 1.005; /* which is wrong by 500 us */
+    f->head.boot[0] ^= 1;              /* no other process tells the rate */
+    munmap(f, bytes);
+    t = open_trace(folder);
+    assert_int_equal(
+        count_of(t, process_of(t, pid, &p), OAR_TRACE_USER, "sleep", &e), 1);
+    ns = (double)(e.end_ns - e.start_ns);
+    assert_true(ns >= (double)s->least * 0.9999 &&
+                ns <= (double)s->most * 1.0001);
+    oar_trace_close(t);
+    unlink(path);
+    munmap(s, sizeof *s);
 }
 
 /* ---- damage -------------------------------------------------------------- */
@@ -550,6 +664,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_long_trace_keeps_whole_steps),
         cmocka_unit_test(a_second_that_fills_the_trace_ends_it),
         cmocka_unit_test(clocks_of_three_hosts_are_aligned_as_well_as_it_says),
+        cmocka_unit_test(processes_of_a_host_share_a_clock),
+        cmocka_unit_test(the_rate_of_the_counter_is_measured_over_the_trace),
         cmocka_unit_test(traces_of_two_jobs_are_refused),
         cmocka_unit_test(what_is_no_trace_is_refused),
     };
