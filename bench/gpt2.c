@@ -176,8 +176,6 @@ static oar_status make_run(run *r)
     oar_adam_opts a = oar_adam_opts_init();
 
     TRY(build_model(r));
-    if (r->set.dtype != OAR_F32)
-        TRY(oar_module_cast(r->gpt, r->set.dtype, 0));
     if (r->set.device.kind == OAR_CUDA)
         TRY(oar_module_to(r->gpt, r->set.device));
     a.lr = 6e-4;
@@ -185,6 +183,8 @@ static oar_status make_run(run *r)
     a.weight_decay = 0.1;
     a.master_weights = 1;
     TRY(oar_adamw_create(r->gpt, &a, &r->adam));
+    if (r->set.dtype != OAR_F32)
+        TRY(oar_optim_cast(r->adam, r->gpt, r->set.dtype, 0));
     for (int i = 0; i < TOKEN_BATCHES; i++)
         TRY(draw_tokens(r, i));
     TRY(oar_tape_create(&r->tape));

@@ -2,13 +2,14 @@
 /* gpu_truth: what a GPT-2 computes on a GPU, in files that gpu_truth_torch.py
  * compares with PyTorch's.
  *
- *     gpu_truth FOLDER LAYERS WIDTH VOCABULARY BATCH CONTEXT STEPS WARM
+ *     gpu_truth FOLDER LAYERS WIDTH VOCABULARY BATCH CONTEXT STEPS WARM SEED
  *
  * FOLDER gets params (a line for each: name, dims), params.f32, tokens.i64 (all
- * batches: inputs, then targets), logits.f32 and grads.f32 of the first batch
- * in f32, and losses of STEPS steps of training as text: f32.losses,
- * bf16.losses. The learning rate grows for WARM steps. The bf16 training runs
- * twice; 1 is returned if the bits differ.
+ * batches: inputs, then targets), logits and gradients of the first batch
+ * (f32.logits, f32.grads and with bf16 parameters bf16.logits, bf16.grads, all
+ * of f32), and losses of STEPS steps of training as text: f32.losses,
+ * bf16.losses. The learning rate grows for WARM steps; SEED makes parameters
+ * and tokens. The bf16 training runs twice; 1 is returned if the bits differ.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@ enum { TOKENS = 4, MOST_STEPS = 1000 };
 typedef struct truth {
     const char *folder;
     oar_device device;
-    int64_t layers, width, vocabulary, batch, context, steps, warm;
+    int64_t layers, width, vocabulary, batch, context, steps, warm, seed;
 } truth;
 
 static FILE *open_file(const truth *t, const char *name)
@@ -54,7 +55,7 @@ static oar_status write_numbers(FILE *file, const oar_tensor *tensor)
     return status;
 }
 
-static oar_status make_gpt(const truth *t, oar_dtype dtype, oar_module **gpt)
+static oar_status make_gpt(const truth *t, oar_module **gpt)
 {
     oar_gpt_opts o = oar_gpt_opts_init();
 
@@ -64,11 +65,10 @@ static oar_status make_gpt(const truth *t, oar_dtype dtype, oar_module **gpt)
     o.layers = (int)t->layers;
     o.heads = (int)(t->width / 64 > 0 ? t->width / 64 : 1);
     o.tied = 1;
+    o.seed = (uint64_t)t->seed;
     o.activation = OAR_GELU_TANH;
     TRY(oar_gpt_create(&o, gpt));
-    if (dtype != OAR_F32)
-        TRY(oar_module_cast(*gpt, dtype, 0));
-    return t->device.kind == OAR_CUDA ? oar_module_to(*gpt, t->device) : OAR_OK;
+    return oar_module_to(*gpt, t->device);
 }
 
 /* Tokens of batch number i, from a row of numbers that repeats: something to
@@ -83,7 +83,8 @@ static oar_status make_tokens(const truth *t, int i, FILE *file, oar_tensor **x,
     if (token == NULL)
         return OAR_E_NOMEM;
     for (int64_t k = 0; k <= count; k++)
-        token[k] = ((k % 61) * (k % 61) * 7 + k / 5 * 31 + i * 1009 + 3) %
+        token[k] = ((k % 61) * (k % 61) * 7 + k / 5 * 31 + i * 1009 +
+                    t->seed * 17 + 3) %
                    t->vocabulary;
     a = oar_from_data(NULL, OAR_I64, OAR_SHAPE(t->batch, t->context), token);
     b = oar_from_data(NULL, OAR_I64, OAR_SHAPE(count), token + 1);
@@ -126,22 +127,28 @@ static oar_status write_params(const truth *t, oar_module *gpt)
     return status;
 }
 
-static oar_status write_outcome(const truth *t, oar_module *gpt, oar_tensor *x,
+static oar_status write_outcome(const truth *t, oar_dtype dtype, oar_tensor *x,
                                 oar_tensor *y)
 {
-    FILE *logits = open_file(t, "logits.f32"),
-         *file = open_file(t, "grads.f32");
+    int f32 = dtype == OAR_F32;
+    FILE *logits = open_file(t, f32 ? "f32.logits" : "bf16.logits"),
+         *file = open_file(t, f32 ? "f32.grads" : "bf16.grads");
     oar_tensor *out, *loss;
+    oar_module *gpt;
     oar_tape *tape;
     oar_status status;
 
     if (logits == NULL || file == NULL)
         return OAR_E_SYSTEM;
+    TRY(make_gpt(t, &gpt));
+    if (f32)
+        TRY(write_params(t, gpt));
+    TRY(oar_module_cast(gpt, dtype, 0));
     TRY(oar_tape_create(&tape));
     out = oar_forward(tape, gpt, x);
     status =
         out != NULL ? write_numbers(logits, out) : oar_last_error()->status;
-    loss = oar_cross_entropy(tape, out, y);
+    loss = oar_cross_entropy(tape, oar_cast(tape, out, OAR_F32), y);
     if (status == OAR_OK)
         status = oar_backward(tape, loss);
     for (int i = 0; i < oar_module_params(gpt) && status == OAR_OK; i++)
@@ -149,16 +156,18 @@ static oar_status write_outcome(const truth *t, oar_module *gpt, oar_tensor *x,
     fclose(logits);
     fclose(file);
     oar_tape_destroy(tape);
+    oar_module_release(gpt);
     return status;
 }
 
 /* ---- training ------------------------------------------------------------ */
 
-static oar_status train(const truth *t, oar_module *gpt, oar_tensor *const *x,
+static oar_status train(const truth *t, oar_dtype dtype, oar_tensor *const *x,
                         oar_tensor *const *y, double *loss)
 {
     oar_adam_opts a = oar_adam_opts_init();
     oar_step_opts o = oar_step_opts_init();
+    oar_module *gpt;
     oar_optim *adam;
     oar_tape *tape;
 
@@ -167,7 +176,9 @@ static oar_status train(const truth *t, oar_module *gpt, oar_tensor *const *x,
     a.weight_decay = 0.1;
     a.master_weights = 1;
     o.clip = 1;
+    TRY(make_gpt(t, &gpt));
     TRY(oar_adamw_create(gpt, &a, &adam));
+    TRY(oar_optim_cast(adam, gpt, dtype, 0));
     TRY(oar_tape_create(&tape));
     for (int64_t step = 0; step < t->steps; step++) {
         int at = (int)(step % TOKENS);
@@ -188,6 +199,7 @@ static oar_status train(const truth *t, oar_module *gpt, oar_tensor *const *x,
     }
     oar_tape_destroy(tape);
     oar_optim_destroy(adam);
+    oar_module_release(gpt);
     return OAR_OK;
 }
 
@@ -209,26 +221,18 @@ static oar_status run(const truth *t, int *same)
     static double loss[MOST_STEPS], again[MOST_STEPS];
     oar_tensor *x[TOKENS], *y[TOKENS];
     FILE *tokens = open_file(t, "tokens.i64");
-    oar_module *gpt;
 
     if (tokens == NULL)
         return OAR_E_SYSTEM;
     for (int i = 0; i < TOKENS; i++)
         TRY(make_tokens(t, i, tokens, &x[i], &y[i]));
     fclose(tokens);
-    TRY(make_gpt(t, OAR_F32, &gpt));
-    TRY(write_params(t, gpt));
-    TRY(write_outcome(t, gpt, x[0], y[0]));
-    oar_module_release(gpt);
-    TRY(make_gpt(t, OAR_F32, &gpt));
-    TRY(train(t, gpt, x, y, loss));
+    TRY(write_outcome(t, OAR_F32, x[0], y[0]));
+    TRY(write_outcome(t, OAR_BF16, x[0], y[0]));
+    TRY(train(t, OAR_F32, x, y, loss));
     TRY(write_losses(t, "f32.losses", loss));
-    oar_module_release(gpt);
-    for (int i = 0; i < 2; i++) {
-        TRY(make_gpt(t, OAR_BF16, &gpt));
-        TRY(train(t, gpt, x, y, i == 0 ? loss : again));
-        oar_module_release(gpt);
-    }
+    TRY(train(t, OAR_BF16, x, y, loss));
+    TRY(train(t, OAR_BF16, x, y, again));
     *same = 1;
     for (int64_t i = 0; i < t->steps; i++)
         *same = *same && loss[i] == again[i];
@@ -245,9 +249,9 @@ int main(int argc, char **argv)
     oar_status status;
     int same = 0;
 
-    if (argc != 9) {
+    if (argc != 10) {
         fprintf(stderr, "gpu_truth FOLDER LAYERS WIDTH VOCABULARY BATCH "
-                        "CONTEXT STEPS WARM\n");
+                        "CONTEXT STEPS WARM SEED\n");
         return 2;
     }
     t.layers = atoll(argv[2]);
@@ -257,6 +261,7 @@ int main(int argc, char **argv)
     t.context = atoll(argv[6]);
     t.steps = atoll(argv[7]) < MOST_STEPS ? atoll(argv[7]) : MOST_STEPS;
     t.warm = atoll(argv[8]);
+    t.seed = atoll(argv[9]);
     status = oar_device_parse("cuda", &t.device);
     if (status == OAR_OK)
         status = run(&t, &same);

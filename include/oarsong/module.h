@@ -120,8 +120,7 @@ OAR_API oar_status oar_module_freeze(oar_module *module, int on);
  * a tensor without its data, or a guarded one; on failure nothing has moved. */
 OAR_API oar_status oar_module_to(oar_module *module, oar_device device);
 /* Converts floats in place, in the same way; those of norms stay as they are
- * unless all. Make optimizers afterwards: their states follow a device, not a
- * dtype. */
+ * unless all. Make optimizers afterwards, or cast with them: oar_optim_cast. */
 OAR_API oar_status oar_module_cast(oar_module *module, oar_dtype dtype,
                                    int all);
 

@@ -40,6 +40,14 @@ OAR_API oar_status oar_sgd_create_over(int count, oar_tensor *const *param,
                                        const oar_sgd_opts *opts,
                                        oar_optim **optim);
 
+/* Casts a module as oar_module_cast does, and with master_weights makes the
+ * numbers before, unrounded, the masters of what becomes a half: an optimizer
+ * that is made after a cast starts from rounded ones. States and steps stay;
+ * gradients go. OAR_E_STATE: a parameter that has a master; OAR_E_DTYPE: to or
+ * from f64. On failure nothing has changed. */
+OAR_API oar_status oar_optim_cast(oar_optim *optim, oar_module *module,
+                                  oar_dtype dtype, int all);
+
 typedef struct oar_adam_opts {
     size_t size;
     double lr;           /* 0 means 0.001 */

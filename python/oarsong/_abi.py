@@ -2417,6 +2417,7 @@ FUNCTIONS = {
     "oar_optim_add_group": (c_int, c_void_p, c_int, c_void_p, c_double,
         c_double,),
     "oar_optim_after_step": (c_int, c_void_p, c_void_p, c_void_p, c_void_p,),
+    "oar_optim_cast": (c_int, c_void_p, c_void_p, c_int, c_int,),
     "oar_optim_describe": (c_int, c_void_p, c_void_p,),
     "oar_optim_destroy": (None, c_void_p,),
     "oar_optim_group_scales": (c_int, c_void_p, c_int, c_void_p, c_void_p,),

@@ -22,7 +22,7 @@ enum { BLOCK = 1024 }; /* elements of a half type that are widened at once */
 /* ---- making -------------------------------------------------------------- */
 
 /* Returns the index of a parameter, or -1. */
-static int find_param(const oar_optim *optim, const oar_tensor *tensor)
+int oari_optim_find(const oar_optim *optim, const oar_tensor *tensor)
 {
     for (int i = 0; i < optim->params; i++)
         if (optim->param[i].tensor == tensor)
@@ -94,22 +94,35 @@ static oar_tensor *make_state(const oar_tensor *param)
     return state_beside(param, made);
 }
 
-/* Gives a half parameter its f32 copy, behind the states of the rule, and a
- * gradient in f32. */
+oar_tensor *oari_optim_make_master(const oar_tensor *param)
+{
+    oar_tensor *made =
+        state_beside(param, oar_empty(NULL, OAR_F32, param->at.shape));
+
+    if (made != NULL && oar_tensor_copy(made, param) == OAR_OK)
+        return made;
+    oar_tensor_release(made);
+    return NULL;
+}
+
+oar_status oari_optim_set_master(oar_optim *optim, oari_optim_param *p,
+                                 oar_tensor *master)
+{
+    p->state[oari_optim_states(optim)] = p->master = master;
+    return oar_tensor_set_grad_dtype(p->tensor, OAR_F32);
+}
+
 static oar_status add_master(oar_optim *optim, int index, oari_optim_param *p)
 {
-    oar_tensor **master = &p->state[oari_optim_states(optim)];
+    oar_tensor *master;
 
     if (!optim->master_weights || !oari_dtype_is_half(p->tensor->dtype))
         return OAR_OK;
     OARI_TRY(oari_check_present(optim->kind->name, index, p->tensor));
-    *master =
-        state_beside(p->tensor, oar_empty(NULL, OAR_F32, p->tensor->at.shape));
-    if (*master == NULL)
-        return OAR_E_NOMEM;
-    p->master = *master;
-    OARI_TRY(oar_tensor_copy(*master, p->tensor));
-    return oar_tensor_set_grad_dtype(p->tensor, OAR_F32);
+    master = oari_optim_make_master(p->tensor);
+    if (master == NULL)
+        return oar_last_error()->status;
+    return oari_optim_set_master(optim, p, master);
 }
 
 static oar_status add_param(oar_optim *optim, int index, oar_tensor *tensor)
@@ -131,7 +144,7 @@ static oar_status add_param(oar_optim *optim, int index, oar_tensor *tensor)
             optim->kind->name, oari_shape_text(tensor->at.shape).text);
     if (oar_tensor_is_read_only(tensor))
         return oari_check_writable(optim->kind->name, tensor);
-    if (find_param(optim, tensor) >= 0) /* shared by two modules */
+    if (oari_optim_find(optim, tensor) >= 0) /* shared by two modules */
         return OAR_OK;
     optim->params++;
     *p = (oari_optim_param){ .tensor = oar_tensor_retain(tensor),
@@ -250,7 +263,7 @@ oar_status oar_optim_add_group(oar_optim *optim, int count,
                          "the second not below",
                          scales.lr_scale, scales.decay_scale);
     for (int i = 0; i < count; i++) {
-        int at = param[i] != NULL ? find_param(optim, param[i]) : -1;
+        int at = param[i] != NULL ? oari_optim_find(optim, param[i]) : -1;
 
         if (at >= 0)
             return oari_fail(OAR_E_ARG,

@@ -86,6 +86,16 @@ oar_status oari_optim_make(const oari_optim_class *kind,
                            const oari_optim_rule *rule, int count,
                            oar_tensor *const *param, oar_optim **optim);
 
+/* Returns a parameter's numbers in f32, beside it; NULL: it failed. */
+oar_tensor *oari_optim_make_master(const oar_tensor *param);
+/* Gives a half parameter that has none its master, whose reference it takes,
+ * and a gradient in f32. */
+oar_status oari_optim_set_master(oar_optim *optim, oari_optim_param *p,
+                                 oar_tensor *master);
+
+/* Returns a parameter's number; -1: it is none of the optimizer's. */
+int oari_optim_find(const oar_optim *optim, const oar_tensor *param);
+
 /* Gives up a parameter's references. */
 void oari_optim_drop_param(oari_optim_param *p);
 

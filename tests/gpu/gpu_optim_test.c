@@ -398,6 +398,44 @@ static int follows_its_module(test_job *c, int rank, void *arg)
     return 0;
 }
 
+/* Steps by ones are the same for both: the master has what stays has. */
+static int keeps_all_digits(test_job *c, int rank, void *arg)
+{
+    oar_adam_opts o = { .size = sizeof o, .master_weights = 1 };
+    oar_module *stays, *goes;
+    oar_optim *a, *b;
+
+    RANK_OK(oar_linear_create(5, 3, 1, NULL, &stays));
+    RANK_OK(oar_linear_create(5, 3, 1, NULL, &goes));
+    RANK_OK(oar_adamw_create(stays, &o, &a));
+    RANK_OK(oar_adamw_create(goes, &o, &b));
+    RANK_OK(oar_module_to(goes, gpu));
+    RANK_CHECK(step_by_ones(stays, a) && step_by_ones(goes, b));
+    RANK_OK(oar_optim_cast(b, goes, OAR_BF16, 0));
+    RANK_CHECK(oar_tensor_dtype(oar_module_param(goes, 0)) == OAR_BF16);
+    for (int turn = 0; turn < 3; turn++) {
+        for (int i = 0; i < 2; i++) {
+            oar_tensor *whole = oar_module_param(stays, i);
+            oar_tensor *master = oar_optim_state(b, i, 2);
+
+            RANK_CHECK(oar_tensor_device(master).kind == OAR_CUDA);
+            RANK_CHECK(is_near(whole, master, 1e-6, "master"));
+            RANK_CHECK(is_near(whole, oar_module_param(goes, i), 8e-3, "bf16"));
+        }
+        RANK_CHECK(step_by_ones(stays, a) && step_by_ones(goes, b));
+    }
+    oar_optim_destroy(a);
+    oar_optim_destroy(b);
+    oar_module_release(stays);
+    oar_module_release(goes);
+    return 0;
+}
+
+static void masters_keep_what_a_cast_rounds(void **state)
+{
+    run(keeps_all_digits, "optim_cast");
+}
+
 static void states_follow_a_module_that_is_moved(void **state)
 {
     run(follows_its_module, "module_to");
@@ -410,6 +448,7 @@ int main(void)
         cmocka_unit_test(clipping_needs_no_host),
         cmocka_unit_test(a_scaler_skips_a_step),
         cmocka_unit_test(states_follow_a_module_that_is_moved),
+        cmocka_unit_test(masters_keep_what_a_cast_rounds),
     };
 
     gpu_ranks_init();

@@ -352,25 +352,32 @@ static void collectives_have_intervals(void **state)
     expect_reductions("native", 1);
 }
 
-/* Nothing ends while the gate is closed. */
+/* Nothing ends while the gates are closed. A stream of a real GPU takes about a
+ * thousand events that wait. */
 static int begin_too_many(test_job *c, int rank, void *arg)
 {
-    void *stream = NULL;
-    stream_gate gate;
+    enum { STREAMS = 8 };
+    void *stream[STREAMS];
+    stream_gate gate[STREAMS];
 
-    RANK_OK(oar_stream_create(gpu, 0, &stream));
-    RANK_OK(stream_gate_create(0, &gate));
-    RANK_OK(stream_gate_close(0, &gate, stream));
+    for (int s = 0; s < STREAMS; s++) {
+        RANK_OK(oar_stream_create(gpu, 0, &stream[s]));
+        RANK_OK(stream_gate_create(0, &gate[s]));
+        RANK_OK(stream_gate_close(0, &gate[s], stream[s]));
+    }
     for (int i = 0; i < OARI_GPU_INTERVALS + TOO_MANY; i++) {
-        oari_gpu_interval *one = oari_gpu_trace_begin(gpu, stream);
+        oari_gpu_interval *one = oari_gpu_trace_begin(gpu, stream[i % STREAMS]);
 
         RANK_CHECK((one != NULL) == (i < OARI_GPU_INTERVALS));
         oari_gpu_trace_end(one, "one of many");
     }
-    stream_gate_open(&gate);
-    RANK_OK(oar_stream_synchronize(gpu, stream));
+    for (int s = 0; s < STREAMS; s++) {
+        stream_gate_open(&gate[s]);
+        RANK_OK(oar_stream_synchronize(gpu, stream[s]));
+    }
     oar_step(0);
-    oar_stream_destroy(gpu, stream);
+    for (int s = 0; s < STREAMS; s++)
+        oar_stream_destroy(gpu, stream[s]);
     return 0;
 }
 

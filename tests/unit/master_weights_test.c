@@ -395,7 +395,154 @@ static void bf16_with_a_master_trains_as_f32_does_and_alone_stalls(void **state)
     assert_true(alone > 1.05 * single);
 }
 
+/* ---- casts --------------------------------------------------------------- */
+
+/* A linear layer and a norm, trained by a step in f32. */
+typedef struct layers {
+    oar_module *net;
+    oar_optim *optim;
+} layers;
+
+static oar_module *make_net(void)
+{
+    oar_module *linear, *norm, *net;
+
+    OK(oar_linear_create(4, 4, 3, NULL, &linear));
+    OK(oar_layer_norm_create(4, 0, OAR_F32, &norm));
+    OK(oar_sequential_create(2, (oar_module *[]){ linear, norm }, &net));
+    return net;
+}
+
+static void step(const layers *l)
+{
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    for (int i = 0; i < oar_module_params(l->net); i++)
+        OK(oar_backward(tape, oar_sum(tape, oar_module_param(l->net, i))));
+    OK(oar_optim_step(l->optim));
+    oar_optim_zero_grad(l->optim);
+    oar_tape_destroy(tape);
+}
+
+static layers make_layers(int master)
+{
+    layers l = { .net = make_net() };
+
+    OK(oar_adamw_create(
+        l.net, OAR_OPTS(oar_adam_opts, .lr = 1e-3, .master_weights = master),
+        &l.optim));
+    step(&l);
+    return l;
+}
+
+static void free_layers(layers *l)
+{
+    oar_optim_destroy(l->optim);
+    oar_module_release(l->net);
+}
+
+static int is_same(const oar_tensor *a, const oar_tensor *b)
+{
+    double x[64], y[64];
+
+    assert_int_equal(oar_tensor_count(a), oar_tensor_count(b));
+    assert_true(oar_tensor_count(a) <= 64);
+    OK(oar_tensor_read(a, OAR_F64, x));
+    OK(oar_tensor_read(b, OAR_F64, y));
+    return memcmp(x, y, (size_t)oar_tensor_count(a) * sizeof *x) == 0;
+}
+
+enum { MASTER_SLOT = 2 }; /* behind the two states of AdamW */
+
+static void a_cast_with_the_optimizer_loses_no_digits(void **state)
+{
+    layers whole = make_layers(1), half = make_layers(1);
+    oar_tensor *rounded;
+
+    OK(oar_optim_cast(half.optim, half.net, OAR_BF16, 0));
+    for (int turn = 0; turn < 3; turn++) {
+        for (int i = 0; i < 2; i++) { /* weight and bias */
+            oar_tensor *want = oar_module_param(whole.net, i);
+            oar_tensor *param = oar_module_param(half.net, i);
+
+            assert_int_equal(oar_tensor_dtype(param), OAR_BF16);
+            assert_true(
+                is_same(want, oar_optim_state(half.optim, i, MASTER_SLOT)));
+            rounded = oar_cast(NULL, want, OAR_BF16);
+            assert_true(is_same(rounded, param));
+            assert_false(is_same(rounded, want));
+            oar_tensor_release(rounded);
+            for (int k = 0; k < MASTER_SLOT; k++)
+                assert_true(is_same(oar_optim_state(whole.optim, i, k),
+                                    oar_optim_state(half.optim, i, k)));
+        }
+        step(&whole);
+        step(&half);
+    }
+    assert_int_equal(oar_tensor_dtype(oar_module_param(half.net, 2)), OAR_F32);
+    assert_null(oar_optim_state(half.optim, 2, MASTER_SLOT));
+    assert_int_equal(oar_optim_steps(half.optim), 4);
+    free_layers(&whole);
+    free_layers(&half);
+}
+
+static void a_cast_without_masters_is_that_of_the_module(void **state)
+{
+    layers l = make_layers(0);
+
+    OK(oar_optim_cast(l.optim, l.net, OAR_F16, 1));
+    for (int i = 0; i < oar_module_params(l.net); i++) {
+        assert_int_equal(oar_tensor_dtype(oar_module_param(l.net, i)), OAR_F16);
+        assert_null(oar_optim_state(l.optim, i, MASTER_SLOT));
+    }
+    step(&l);
+    OK(oar_optim_cast(l.optim, l.net, OAR_F32, 1));
+    step(&l);
+    assert_int_equal(oar_tensor_dtype(oar_module_param(l.net, 0)), OAR_F32);
+    free_layers(&l);
+}
+
+static void a_cast_that_loses_a_master_or_a_state_is_refused(void **state)
+{
+    layers l = make_layers(1);
+    oar_module *other = make_net();
+
+    assert_int_equal(oar_optim_cast(NULL, l.net, OAR_BF16, 0), OAR_E_ARG);
+    assert_int_equal(oar_optim_cast(l.optim, NULL, OAR_BF16, 0), OAR_E_ARG);
+    assert_fails_with(oar_optim_cast(l.optim, l.net, OAR_I32, 0), OAR_E_DTYPE,
+                      "module_cast to i32: floats only");
+    assert_fails_with(oar_optim_cast(l.optim, l.net, OAR_F64, 0), OAR_E_DTYPE,
+                      "parameter 0 from f32 to f64");
+    assert_int_equal(oar_tensor_dtype(oar_module_param(l.net, 0)), OAR_F32);
+    OK(oar_optim_cast(l.optim, other, OAR_BF16, 0)); /* none of its own */
+    assert_null(oar_optim_state(l.optim, 0, MASTER_SLOT));
+    OK(oar_optim_cast(l.optim, l.net, OAR_BF16, 0));
+    OK(oar_optim_cast(l.optim, l.net, OAR_BF16, 0)); /* as it is */
+    assert_fails_with(oar_optim_cast(l.optim, l.net, OAR_F32, 0), OAR_E_STATE,
+                      "parameter 0 of adamw is bf16 and has a master");
+    step(&l);
+    oar_module_release(other);
+    free_layers(&l);
+}
+
 /* ---- failures ------------------------------------------------------------ */
+
+static oar_status cast_layers(void *arg)
+{
+    layers *l = arg;
+
+    return oar_optim_cast(l->optim, l->net, OAR_BF16, 0);
+}
+
+static void a_cast_that_fails_changes_nothing(void **state)
+{
+    layers l = make_layers(1);
+
+    fail_each_allocation(cast_layers, &l);
+    step(&l);
+    free_layers(&l);
+}
 
 static oar_status make_optim(void *arg)
 {
@@ -445,6 +592,10 @@ int main(void)
         cmocka_unit_test(norms_give_their_parameters_gradients_in_f32),
         cmocka_unit_test(
             bf16_with_a_master_trains_as_f32_does_and_alone_stalls),
+        cmocka_unit_test(a_cast_with_the_optimizer_loses_no_digits),
+        cmocka_unit_test(a_cast_without_masters_is_that_of_the_module),
+        cmocka_unit_test(a_cast_that_loses_a_master_or_a_state_is_refused),
+        cmocka_unit_test(a_cast_that_fails_changes_nothing),
         cmocka_unit_test(failed_allocations_leave_nothing_behind),
     };
 
