@@ -68,6 +68,16 @@ static oar_tensor *linear_softplus(oar_tape *tape, oar_tensor *const *in)
     return oar_linear_act(tape, in[0], in[1], in[2], OAR_SOFTPLUS);
 }
 
+static oar_tensor *group_norm(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_group_norm(tape, in[0], 2, in[1], in[2], 1e-5);
+}
+
+static oar_tensor *batch_norm(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_batch_norm(tape, in[0], in[1], in[2], NULL, NULL, 1, 0.1, 1e-5);
+}
+
 static oar_tensor *softmax(oar_tape *tape, oar_tensor *const *in)
 {
     return oar_softmax(tape, in[0]);
@@ -96,6 +106,18 @@ static int norms_agree(test_job *c, int rank, void *arg)
           { OAR_SHAPE(19, 16), OAR_SHAPE(19, 16), OAR_SHAPE(16) } },
         { "rms norm", rms_norm, { OAR_SHAPE(11, 32), OAR_SHAPE(32) } },
         { "rms norm of odd rows", rms_norm, { OAR_SHAPE(5, 3), OAR_SHAPE(3) } },
+        { "group norm",
+          group_norm,
+          { OAR_SHAPE(3, 4, 5, 9), OAR_SHAPE(4), OAR_SHAPE(4) } },
+        { "group norm in packs",
+          group_norm,
+          { OAR_SHAPE(3, 4, 5, 8), OAR_SHAPE(4), OAR_SHAPE(4) } },
+        { "batch norm",
+          batch_norm,
+          { OAR_SHAPE(3, 4, 5, 9), OAR_SHAPE(4), OAR_SHAPE(4) } },
+        { "batch norm in packs",
+          batch_norm,
+          { OAR_SHAPE(9, 5, 4, 8), OAR_SHAPE(5), OAR_SHAPE(5) } },
     };
 
     CHECK_CASES(cases)
@@ -316,6 +338,7 @@ static int picks_agree(test_job *c, int rank, void *arg)
         { "dropout", drop, { OAR_SHAPE(3, 77) } },
         { "dropout of a part", drop_part, { OAR_SHAPE(9, 10) } },
         { "rotary", rotary, { OAR_SHAPE(2, 5, 6) } },
+        { "rotary in packs", rotary, { OAR_SHAPE(2, 7, 3, 32) } },
     };
 
     CHECK_CASES(cases)

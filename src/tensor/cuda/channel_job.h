@@ -20,9 +20,9 @@ typedef struct oari_channel_sums_job {
     const double *mean;
     double *partial; /* [segments, 2, channels] */
     int64_t images, channels, inner;
-    int64_t segments, each; /* numbers of a channel in a segment */
-    int64_t shared;         /* channels that share a mean: 1, or wide */
-    int x_dtype, grad_dtype;
+    int64_t segments, each;  /* numbers of a channel in a segment */
+    int64_t shared;          /* channels that share a mean: 1, or wide */
+    int x_dtype, grad_dtype; /* packed kernels: both are the kernel's */
 } oari_channel_sums_job;
 
 /* From sums of segments to moments: stats is the count, then the means, then

@@ -17,7 +17,9 @@ enum {
     WANTED_BLOCKS = 1024, /* so that every multiprocessor has some */
     LEAST_EACH = 2048,    /* numbers of a segment that a block adds up */
     LEAST_OF_THREAD = 64, /* the same of a thread */
-    MOST_SEGMENTS = 1024
+    MOST_SEGMENTS = 1024,
+    MOST_PACKED = 1 << 30, /* elements that are moved by packs */
+    NORM_THREADS = 256
 };
 
 typedef struct extent {
@@ -40,7 +42,15 @@ static int adds_by_threads(const extent *e)
     return e->inner < 32 || e->channels > INT32_MAX;
 }
 
-/* Cuts the numbers of a channel into segments, none of them empty. */
+/* Whether kernels can move an array by packs that lie within a plane. */
+static int has_packs(const extent *e, const oari_array *a)
+{
+    return e->images * e->channels * e->inner < MOST_PACKED &&
+           oari_dtype_is_float(a->dtype) && oari_is_packed(a, e->inner);
+}
+
+/* Cuts the numbers of a channel into segments, none of them empty, of whole
+ * packs. */
 static void set_segments(oari_channel_sums_job *job, const extent *e)
 {
     int64_t all = e->images * e->inner;
@@ -54,20 +64,28 @@ static void set_segments(oari_channel_sums_job *job, const extent *e)
     segments = segments < MOST_SEGMENTS ? segments : MOST_SEGMENTS;
     segments = segments > 1 ? segments : 1;
     job->each = (all + segments - 1) / segments;
+    job->each +=
+        (OARI_PACK_BYTES - job->each % OARI_PACK_BYTES) % OARI_PACK_BYTES;
     job->segments = job->each > 0 ? (all + job->each - 1) / job->each : 1;
 }
 
-/* Gives the sums of segments, in *partial. */
+/* Gives the sums of segments, in *partial; grad: NULL, or with a gradient. */
 static oar_status start_sums(oari_pool *pool, const extent *e,
-                             const oari_array *x, oari_channel_sums_job *job,
-                             oar_tensor **partial)
+                             const oari_array *x, const oari_array *grad,
+                             oari_channel_sums_job *job, oar_tensor **partial)
 {
+    static oari_float_kernels packs =
+        OARI_FLOAT_KERNELS("channel_norm", "oari_channel_sums_packs");
     KERNEL(blocks, "oari_channel_sums_blocks");
     KERNEL(threads, "oari_channel_sums_threads");
     oari_cuda_grid grid = { .threads = { OARI_CHANNEL_THREADS, 1, 1 } };
 
     job->x = oari_array_data(x);
     job->x_dtype = (int)x->dtype;
+    if (grad != NULL) {
+        job->grad = oari_array_data(grad);
+        job->grad_dtype = (int)grad->dtype;
+    }
     job->images = e->images;
     job->channels = e->channels;
     job->inner = e->inner;
@@ -80,6 +98,10 @@ static oar_status start_sums(oari_pool *pool, const extent *e,
     if (adds_by_threads(e))
         return oari_cuda_start_flat(x->device, &threads,
                                     e->channels * job->segments, job);
+    if (has_packs(e, x) &&
+        (grad == NULL || (grad->dtype == x->dtype && has_packs(e, grad))))
+        return oari_start_float_grid(&packs, x, e->channels, job->segments,
+                                     OARI_CHANNEL_THREADS, 0, job);
     grid.blocks[0] = (unsigned)e->channels;
     grid.blocks[1] = (unsigned)job->segments;
     grid.blocks[2] = 1;
@@ -105,7 +127,7 @@ oar_status oari_cuda_channel_moments(oari_pool *pool, const oari_array *stats,
         return OAR_OK;
     if (e.images * e.inner == 0)
         return oari_cuda_fill(stats, 0);
-    status = start_sums(pool, &e, x, &sums, &partial);
+    status = start_sums(pool, &e, x, NULL, &sums, &partial);
     job = (oari_channel_moments_job){ .partial = sums.partial,
                                       .x = sums.x,
                                       .stats = oari_array_data(stats),
@@ -183,11 +205,26 @@ static oari_channel_norm_job make_job(const oari_array *to, const oari_array *x,
     };
 }
 
-static oar_status start_norm(oar_device device, oari_channel_norm_job *job)
+/* grad: NULL, or of a job with a gradient. */
+static oar_status start_norm(const oari_array *to, const oari_array *x,
+                             const oari_array *grad, oari_channel_norm_job *job)
 {
+    static oari_float_kernels packs =
+        OARI_FLOAT_KERNELS("channel_norm", "oari_channel_norm_packs");
     KERNEL(ref, "oari_channel_norm");
+    int64_t each = OARI_PACK_BYTES / (int64_t)oar_dtype_size(to->dtype);
+    extent e = extent_of(x);
 
-    return oari_cuda_start_flat(device, &ref, job->elements, job);
+    if (grad != NULL) {
+        job->grad = oari_array_data(grad);
+        job->grad_dtype = (int)grad->dtype;
+    }
+    if (to->dtype != x->dtype || !has_packs(&e, to) || !has_packs(&e, x) ||
+        (grad != NULL && (grad->dtype != to->dtype || !has_packs(&e, grad))))
+        return oari_cuda_start_flat(to->device, &ref, job->elements, job);
+    return oari_start_float(&packs, to,
+                            oari_blocks_for(job->elements / each, NORM_THREADS),
+                            NORM_THREADS, 0, job);
 }
 
 oar_status oari_cuda_channel_norm(const oari_array *to, const oari_array *x,
@@ -201,7 +238,7 @@ oar_status oari_cuda_channel_norm(const oari_array *to, const oari_array *x,
 
     job.weight = oari_data_of(weight);
     job.bias = oari_data_of(bias);
-    return start_norm(to->device, &job);
+    return start_norm(to, x, NULL, &job);
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -250,9 +287,7 @@ oar_status oari_cuda_channel_sums(oari_pool *pool, const oari_norm_back *n,
                                   int64_t groups, const oari_array *sums)
 {
     extent e = extent_of(n->x), planes = e;
-    oari_channel_sums_job job = { .grad = oari_array_data(n->grad),
-                                  .grad_dtype = (int)n->grad->dtype,
-                                  .mean = oari_array_data(n->mean),
+    oari_channel_sums_job job = { .mean = oari_array_data(n->mean),
                                   .shared = 1 };
     oar_tensor *partial = NULL;
     oar_status status;
@@ -263,7 +298,7 @@ oar_status oari_cuda_channel_sums(oari_pool *pool, const oari_norm_back *n,
         planes = (extent){ 1, e.images * e.channels, e.inner };
         job.shared = e.channels / groups;
     }
-    status = start_sums(pool, &planes, n->x, &job, &partial);
+    status = start_sums(pool, &planes, n->x, n->grad, &job, &partial);
     if (status == OAR_OK)
         status = total_sums(n, &e, &job, groups, sums);
     oari_tensor_drop(pool, partial);
@@ -277,13 +312,11 @@ oar_status oari_cuda_channel_norm_back(const oari_norm_back *n, int64_t groups,
     oari_channel_norm_job job =
         make_job(n->dx, n->x, n->mean, n->rstd, groups, n->weight);
 
-    job.grad = oari_array_data(n->grad);
-    job.grad_dtype = (int)n->grad->dtype;
     job.add = n->add;
     if (sums != NULL) {
         job.tilt = oari_array_data(sums);
         job.sum = job.tilt + oari_shape_count(n->mean->at.shape);
         job.count_at = oari_array_data(count);
     }
-    return start_norm(n->dx->device, &job);
+    return start_norm(n->dx, n->x, n->grad, &job);
 }

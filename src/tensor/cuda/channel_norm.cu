@@ -74,6 +74,75 @@ oari_channel_sums_blocks(const __grid_constant__ oari_channel_sums_job job)
         put_sums(job, blockIdx.y, channel, s);
 }
 
+/* What packs of a T are added up in first: as many numbers as a pack of halves
+ * has may be added in f32. */
+template <class T> struct pack_sum_of {
+    typedef double type;
+};
+template <> struct pack_sum_of<f16> {
+    typedef float type;
+};
+template <> struct pack_sum_of<bf16> {
+    typedef float type;
+};
+
+/* The same with packs, which lie within an image. */
+template <class T>
+DEVICE two_sums add_up_packs(const oari_channel_sums_job &job, uint32_t channel,
+                             uint32_t from, uint32_t to, uint32_t step)
+{
+    typedef typename work_of<T>::type W;
+    typedef typename pack_sum_of<T>::type S;
+    const int V = in_pack<T>::count;
+    const uint32_t inner = (uint32_t)(job.inner / V);
+    const S middle =
+        job.grad != NULL
+            ? (S)job.mean[channel / (uint32_t)job.shared]
+            : (S)widen(((const T *)job.x)[(int64_t)channel * job.inner]);
+    two_sums s = { 0, 0 };
+
+#pragma unroll 4
+    for (uint32_t k = from; k < to; k += step) {
+        uint32_t image = k / inner;
+        int64_t at = (((int64_t)image * job.channels + channel) * inner +
+                      (k - image * inner)) *
+                     V;
+        S first = 0, second = 0;
+        W x[V], g[V];
+
+        load_numbers<T, V>(job.x, 0, at, x);
+        if (job.grad != NULL)
+            load_numbers<T, V>(job.grad, 0, at, g);
+#pragma unroll
+        for (int n = 0; n < V; n++) {
+            S far = (S)x[n] - middle, one = job.grad != NULL ? (S)g[n] : far;
+
+            first += one;
+            second += one * far;
+        }
+        s.first += first;
+        s.second += second;
+    }
+    return s;
+}
+
+template <class T> DEVICE void sum_packs(const oari_channel_sums_job &job)
+{
+    const int V = in_pack<T>::count;
+    __shared__ double room[MOST_WARPS];
+    int64_t first = (int64_t)blockIdx.y * job.each;
+    two_sums s = add_up_packs<T>(job, blockIdx.x,
+                                 (uint32_t)(first / V) + threadIdx.x,
+                                 (uint32_t)(end_of(job, first) / V), blockDim.x);
+
+    s.first = block_sum(s.first, room);
+    s.second = block_sum(s.second, room);
+    if (threadIdx.x == 0)
+        put_sums(job, blockIdx.y, blockIdx.x, s);
+}
+
+OARI_KERNELS(oari_channel_sums_packs, sum_packs, oari_channel_sums_job)
+
 /* A thread for each channel and segment: channels lie side by side. */
 extern "C" __global__ void
 oari_channel_sums_threads(const __grid_constant__ oari_channel_sums_job job)
@@ -197,45 +266,130 @@ template <class T> DEVICE T param_of(const void *from, int dtype, int64_t c)
     return from != NULL ? load_as<T>(from, dtype, c) : T(1);
 }
 
+/* What the numbers of a plane, which is of channel c, have in common. */
+template <class T> struct plane_line {
+    T mean, factor, bias;
+
+    __device__ T of(T x) const
+    {
+        return (x - mean) * factor + bias;
+    }
+};
+
+template <class T>
+DEVICE plane_line<T> line_of(const oari_channel_norm_job &job, int64_t plane,
+                             int64_t c)
+{
+    int64_t s = job.wide > 0 ? plane / job.wide : c;
+    plane_line<T> f;
+
+    f.mean = (T)job.mean[s];
+    f.factor =
+        (T)(job.rstd[s] * param_of<double>(job.weight, job.param_dtype, c));
+    f.bias = job.bias != NULL ? load_as<T>(job.bias, job.param_dtype, c) : T(0);
+    return f;
+}
+
+/* The same for gradients. */
+template <class T> struct plane_slope {
+    T mean, before, level, tilt, factor;
+
+    __device__ T of(T g, T x) const
+    {
+        return (g * before - (level + (x - mean) * tilt)) * factor;
+    }
+};
+
+/* share: of each of the numbers that share a mean. */
+template <class T>
+DEVICE plane_slope<T> slope_of(const oari_channel_norm_job &job, int64_t plane,
+                               int64_t c, double share)
+{
+    int64_t s = job.wide > 0 ? plane / job.wide : c;
+    double rstd = job.rstd[s];
+    double w = param_of<double>(job.weight, job.param_dtype, c);
+    plane_slope<T> f;
+
+    f.mean = (T)job.mean[s];
+    f.before = job.wide > 0 ? (T)w : T(1); /* in a batch norm it is factored out */
+    f.level = job.sum != NULL ? (T)(job.sum[s] * share) : T(0);
+    f.tilt = job.sum != NULL ? (T)(job.tilt[s] * rstd * share) : T(0);
+    f.factor = (T)(job.wide > 0 ? rstd : rstd * w);
+    return f;
+}
+
 template <class T> DEVICE void run_norm(const oari_channel_norm_job &job)
 {
     EACH(i, job.elements) {
         int64_t plane = (int64_t)i / job.inner, c = plane % job.channels;
-        int64_t s = job.wide > 0 ? plane / job.wide : c;
         T x = load_as<T>(job.x, job.x_dtype, (int64_t)i);
-        T factor =
-            (T)(job.rstd[s] * param_of<double>(job.weight, job.param_dtype, c));
-        T b =
-            job.bias != NULL ? load_as<T>(job.bias, job.param_dtype, c) : T(0);
 
         store_as(job.to, job.to_dtype, (int64_t)i,
-                 (x - (T)job.mean[s]) * factor + b);
+                 line_of<T>(job, plane, c).of(x));
     }
 }
 
 template <class T> DEVICE void run_norm_back(const oari_channel_norm_job &job)
 {
-    double count = job.sum != NULL ? *job.count_at : 1;
+    const double share = job.sum != NULL ? 1 / *job.count_at : 0;
 
     EACH(i, job.elements) {
         int64_t plane = (int64_t)i / job.inner, c = plane % job.channels;
-        int64_t s = job.wide > 0 ? plane / job.wide : c;
-        double rstd = job.rstd[s];
-        T w = param_of<T>(job.weight, job.param_dtype, c), made;
-        T g = load_as<T>(job.grad, job.grad_dtype, (int64_t)i);
+        plane_slope<T> f = slope_of<T>(job, plane, c, share);
+        T g = load_as<T>(job.grad, job.grad_dtype, (int64_t)i), x = 0;
 
-        if (job.wide > 0) /* in a batch norm w is that of all */
-            g *= w;
         if (job.sum != NULL)
-            g -= (T)(job.sum[s] / count) +
-                 (load_as<T>(job.x, job.x_dtype, (int64_t)i) - (T)job.mean[s]) *
-                     (T)(job.tilt[s] * rstd / count);
-        made = g * (T)(job.wide > 0 ? rstd : rstd * (double)w);
+            x = load_as<T>(job.x, job.x_dtype, (int64_t)i);
+        g = f.of(g, x);
         if (job.add)
-            made += load_as<T>(job.to, job.to_dtype, (int64_t)i);
-        store_as(job.to, job.to_dtype, (int64_t)i, made);
+            g += load_as<T>(job.to, job.to_dtype, (int64_t)i);
+        store_as(job.to, job.to_dtype, (int64_t)i, g);
     }
 }
+
+/* A pack at a time, which lies within a plane. All arrays are of T. */
+template <class T> DEVICE void norm_packs(const oari_channel_norm_job &job)
+{
+    typedef typename work_of<T>::type W;
+    const int V = in_pack<T>::count;
+    const uint32_t packs = (uint32_t)(job.elements / V);
+    const uint32_t inner = (uint32_t)(job.inner / V);
+    const uint32_t step = gridDim.x * blockDim.x;
+    const double share = job.sum != NULL ? 1 / *job.count_at : 0;
+
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < packs;
+         i += step) {
+        uint32_t plane = i / inner, c = plane % (uint32_t)job.channels;
+        int64_t at = (int64_t)i * V;
+        W x[V] = {}, g[V];
+
+        if (job.grad == NULL || job.sum != NULL)
+            load_numbers<T, V>(job.x, 0, at, x);
+        if (job.grad == NULL) {
+            plane_line<W> f = line_of<W>(job, plane, c);
+
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                g[k] = f.of(x[k]);
+        } else {
+            plane_slope<W> f = slope_of<W>(job, plane, c, share);
+
+            load_numbers<T, V>(job.grad, 0, at, g);
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                g[k] = f.of(g[k], x[k]);
+        }
+        if (job.add) {
+            load_numbers<T, V>(job.to, 0, at, x);
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                g[k] += x[k];
+        }
+        store_numbers<T, V>(job.to, 0, at, g);
+    }
+}
+
+OARI_KERNELS(oari_channel_norm_packs, norm_packs, oari_channel_norm_job)
 
 extern "C" __global__ void
 oari_channel_norm(const __grid_constant__ oari_channel_norm_job job)

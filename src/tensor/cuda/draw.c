@@ -7,7 +7,7 @@
 #include "tensor/cuda/cuda_start.h"
 #include "tensor/cuda/draw_job.h"
 
-enum { THREADS = 256 };
+enum { THREADS = 256, MOST_PACKED = 1 << 30 };
 
 oar_status oari_cuda_dropout(const oari_array *to, int add, const oari_array *a,
                              double p, uint64_t seed, int64_t first,
@@ -84,7 +84,13 @@ oar_status oari_cuda_rotary(const oari_array *to, int add, const oari_array *x,
                             .turned = turned,
                             .add = add,
                             .back = back };
+    int64_t threads = job.count;
 
-    return oari_start_float(&kernels, to, oari_blocks_for(job.count, THREADS),
+    job.is_packed = oari_is_packed(x, job.d / 2) &&
+                    oari_is_packed(to, job.d / 2) &&
+                    oari_is_packed(angle, job.d / 2) && job.count < MOST_PACKED;
+    if (job.is_packed)
+        threads /= OARI_PACK_BYTES / (int64_t)oar_dtype_size(to->dtype);
+    return oari_start_float(&kernels, to, oari_blocks_for(threads, THREADS),
                             THREADS, 0, &job);
 }

@@ -189,12 +189,69 @@ oari_rotary_angles(const __grid_constant__ oari_angles_job job)
     }
 }
 
+/* Turns numbers p of the first half and q of the second. */
+template <class W>
+DEVICE void turn(const oari_rotary_job &job, W cosine, W sine, W *p, W *q)
+{
+    W s = job.back ? -sine : sine, left = *p * cosine - *q * s;
+
+    *q = *q * cosine + *p * s;
+    *p = left;
+}
+
+/* A pack of each half of a head at a time. */
+template <class T> DEVICE void rotate_packs(const oari_rotary_job &job)
+{
+    typedef typename work_of<T>::type W;
+    const int V = in_pack<T>::count;
+    const uint32_t half = (uint32_t)job.d / 2, parts = half / V;
+    const uint32_t packs = (uint32_t)(job.count / V);
+    const uint32_t step = gridDim.x * blockDim.x;
+
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < packs;
+         i += step) {
+        uint32_t head = i / parts, k = (i - head * parts) * V;
+        uint32_t row = head / (uint32_t)job.heads;
+        int64_t at = (int64_t)head * job.d + k;
+        const T *x = (const T *)job.x + at;
+        T *to = (T *)job.to + at;
+        W p[V], q[V], c[V], s[V];
+
+        load_numbers<T, V>(x, 0, 0, p);
+        load_numbers<T, V>(x, 0, half, q);
+        if (head - row * (uint32_t)job.heads < (uint32_t)job.turned) {
+            int64_t angle = (int64_t)(row % (uint32_t)job.t) * job.d + k;
+
+            load_numbers<T, V>(job.angle, 1, angle, c);
+            load_numbers<T, V>(job.angle, 1, angle + half, s);
+#pragma unroll
+            for (int n = 0; n < V; n++)
+                turn(job, c[n], s[n], &p[n], &q[n]);
+        }
+        if (job.add) {
+            load_numbers<T, V>(to, 0, 0, c);
+            load_numbers<T, V>(to, 0, half, s);
+#pragma unroll
+            for (int n = 0; n < V; n++) {
+                p[n] += c[n];
+                q[n] += s[n];
+            }
+        }
+        store_numbers<T, V>(to, 0, 0, p);
+        store_numbers<T, V>(to, 0, half, q);
+    }
+}
+
 template <class T> DEVICE void rotate(const oari_rotary_job &job)
 {
     typedef typename work_of<T>::type W;
     const int64_t half = job.d / 2;
     int64_t step = (int64_t)gridDim.x * blockDim.x;
 
+    if (job.is_packed) {
+        rotate_packs<T>(job);
+        return;
+    }
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
          i < job.count; i += step) {
         int64_t k = i % half, head = i / half;
@@ -202,20 +259,16 @@ template <class T> DEVICE void rotate(const oari_rotary_job &job)
             (const W *)job.angle + head / job.heads % job.t * job.d + k;
         const T *x = (const T *)job.x + head * job.d + k;
         T *to = (T *)job.to + head * job.d + k;
-        W p = widen(x[0]), q = widen(x[half]), left = p, right = q;
+        W p = widen(x[0]), q = widen(x[half]);
 
-        if (head % job.heads < job.turned) {
-            W c = angle[0], s = job.back ? -angle[half] : angle[half];
-
-            left = p * c - q * s;
-            right = q * c + p * s;
-        }
+        if (head % job.heads < job.turned)
+            turn(job, angle[0], angle[half], &p, &q);
         if (job.add) {
-            left += widen(to[0]);
-            right += widen(to[half]);
+            p += widen(to[0]);
+            q += widen(to[half]);
         }
-        narrow(left, to);
-        narrow(right, to + half);
+        narrow(p, to);
+        narrow(q, to + half);
     }
 }
 

@@ -44,6 +44,7 @@ typedef struct oari_rotary_job {
     void *to;
     int64_t count; /* pairs of numbers: half of all */
     int64_t t, heads, d, turned;
+    int is_packed; /* halves of heads are packs of 16 bytes */
     int add, back;
 } oari_rotary_job;
 
