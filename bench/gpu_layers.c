@@ -24,7 +24,7 @@
 #include "models.h"
 
 enum { ROUNDS = 15, WARM_UP = 3, CLASS_ROWS = 8 };
-enum { SIDE = 16, GROUPS = 8, CONV_CHANNELS = 8 };
+enum { SEQUENCE = 1024, HEAD = 64, SIDE = 16, GROUPS = 8, CONV_CHANNELS = 8 };
 
 typedef struct bench {
     oar_device gpu;
@@ -296,6 +296,23 @@ static oar_tensor *indices(const bench *b, int64_t count, int64_t limit)
     return there;
 }
 
+/* Sequences of SEQUENCE tokens and heads of HEAD, as far as they go in. */
+static oar_status time_rotary(bench *b, int64_t tokens, int64_t width)
+{
+    int64_t sequence = tokens % SEQUENCE == 0 ? SEQUENCE : 1;
+    int64_t head = width % HEAD == 0 ? HEAD : width;
+    double unit = (double)(tokens * width) * 2;
+    oar_tensor *x =
+        leaf(b, OAR_BF16,
+             OAR_SHAPE(tokens / sequence, sequence, width / head, head));
+    oar_status status =
+        time_op(b, "rotary", run_rotary, (oar_tensor *[]){ x, NULL, NULL },
+                2 * unit, 2 * unit);
+
+    oar_tensor_release(x);
+    return status;
+}
+
 static oar_status time_images(bench *b, int64_t tokens, int64_t width,
                               oar_tensor *weight, oar_tensor *bias)
 {
@@ -400,8 +417,7 @@ static oar_status run_all(bench *b, int64_t tokens, int64_t width,
                 2 * unit, 2 * unit));
     TRY(time_op(b, "cross_entropy", run_entropy,
                 (oar_tensor *[]){ scores, NULL, target }, logits, 2 * logits));
-    TRY(time_op(b, "rotary", run_rotary, (oar_tensor *[]){ x, NULL, NULL },
-                2 * unit, 2 * unit));
+    TRY(time_rotary(b, tokens, width));
     TRY(time_op(b, "sort", run_sort, (oar_tensor *[]){ x, NULL, NULL },
                 2 * unit, 0));
     TRY(time_images(b, tokens, width, weight, bias));

@@ -352,39 +352,35 @@ static void collectives_have_intervals(void **state)
     expect_reductions("native", 1);
 }
 
-/* Nothing ends while the gates are closed. A stream of a real GPU takes about a
- * thousand events that wait. */
+/* Nothing ends while the gate is closed. */
 static int begin_too_many(test_job *c, int rank, void *arg)
 {
-    enum { STREAMS = 8 };
-    void *stream[STREAMS];
-    stream_gate gate[STREAMS];
+    void *stream = NULL;
+    stream_gate gate;
 
-    for (int s = 0; s < STREAMS; s++) {
-        RANK_OK(oar_stream_create(gpu, 0, &stream[s]));
-        RANK_OK(stream_gate_create(0, &gate[s]));
-        RANK_OK(stream_gate_close(0, &gate[s], stream[s]));
-    }
+    RANK_OK(oar_stream_create(gpu, 0, &stream));
+    RANK_OK(stream_gate_create(0, &gate));
+    RANK_OK(stream_gate_close(0, &gate, stream));
     for (int i = 0; i < OARI_GPU_INTERVALS + TOO_MANY; i++) {
-        oari_gpu_interval *one = oari_gpu_trace_begin(gpu, stream[i % STREAMS]);
+        oari_gpu_interval *one = oari_gpu_trace_begin(gpu, stream);
 
         RANK_CHECK((one != NULL) == (i < OARI_GPU_INTERVALS));
         oari_gpu_trace_end(one, "one of many");
     }
-    for (int s = 0; s < STREAMS; s++) {
-        stream_gate_open(&gate[s]);
-        RANK_OK(oar_stream_synchronize(gpu, stream[s]));
-    }
+    stream_gate_open(&gate);
+    RANK_OK(oar_stream_synchronize(gpu, stream));
     oar_step(0);
-    for (int s = 0; s < STREAMS; s++)
-        oar_stream_destroy(gpu, stream[s]);
+    oar_stream_destroy(gpu, stream);
     return 0;
 }
 
 static void what_is_too_much_is_counted(void **state)
 {
-    gpu_events *g = read_events(run(1, begin_too_many, NULL, "many intervals"));
+    gpu_events *g;
 
+    if (gpu_is_real())
+        skip(); /* a real stream takes about a thousand events that wait */
+    g = read_events(run(1, begin_too_many, NULL, "many intervals"));
     assert_int_equal(count_named(g, "one of many"), OARI_GPU_INTERVALS);
     assert_int_equal(g->of.gpu_lost, TOO_MANY);
     close_events(g);

@@ -118,6 +118,9 @@ static int norms_agree(test_job *c, int rank, void *arg)
         { "batch norm in packs",
           batch_norm,
           { OAR_SHAPE(9, 5, 4, 8), OAR_SHAPE(5), OAR_SHAPE(5) } },
+        { "batch norm in packs of a block",
+          batch_norm,
+          { OAR_SHAPE(40, 2, 8, 8), OAR_SHAPE(2), OAR_SHAPE(2) } },
     };
 
     CHECK_CASES(cases)
@@ -180,6 +183,73 @@ static void softmaxes_are_the_cpus(void **state)
 static void linear_layers_with_an_activation_are_the_cpus(void **state)
 {
     run(linear_acts_agree, "linear layers with an activation");
+}
+
+/* ---- images -------------------------------------------------------------- */
+
+/* A number that is no place in a plane: places are then of 64 bits. */
+enum { FAR = (1 << 30) + 1 };
+
+static oar_tensor *max_pool(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_max_pool2d(
+        tape, in[0], 3, 2,
+        OAR_OPTS(oar_pool2d_opts, .stride = { 2, 2 }, .padding = { 1, 0 }));
+}
+
+static oar_tensor *max_pool_far(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_max_pool2d(tape, in[0], 3, 2,
+                          OAR_OPTS(oar_pool2d_opts, .stride = { 2, FAR }));
+}
+
+static oar_tensor *avg_pool(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_avg_pool2d(
+        tape, in[0], 3, 3,
+        OAR_OPTS(oar_pool2d_opts, .stride = { 1, 2 }, .padding = { 1, 1 }));
+}
+
+static oar_tensor *adaptive_pool(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_adaptive_avg_pool2d(tape, in[0], 3, 4);
+}
+
+static oar_tensor *conv(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_conv2d(tape, in[0], in[1], in[2],
+                      OAR_OPTS(oar_conv2d_opts, .stride = { 2, 1 },
+                               .padding = { 1, 2 }, .dilation = { 1, 2 }));
+}
+
+static oar_tensor *conv_far(oar_tape *tape, oar_tensor *const *in)
+{
+    return oar_conv2d(tape, in[0], in[1], in[2],
+                      OAR_OPTS(oar_conv2d_opts, .dilation = { FAR, 1 }));
+}
+
+static int images_agree(test_job *c, int rank, void *arg)
+{
+    const layer_case cases[] = {
+        { "max pool", max_pool, { OAR_SHAPE(2, 3, 7, 9) } },
+        { "max pool of far windows", max_pool_far, { OAR_SHAPE(2, 3, 7, 9) } },
+        { "mean pool", avg_pool, { OAR_SHAPE(2, 3, 7, 9) } },
+        { "mean pool that covers", adaptive_pool, { OAR_SHAPE(2, 3, 7, 9) } },
+        { "convolution",
+          conv,
+          { OAR_SHAPE(2, 3, 7, 9), OAR_SHAPE(4, 3, 3, 2), OAR_SHAPE(4) } },
+        { "convolution of far rows",
+          conv_far,
+          { OAR_SHAPE(2, 3, 7, 9), OAR_SHAPE(4, 3, 1, 2), OAR_SHAPE(4) } },
+    };
+
+    CHECK_CASES(cases)
+    return 0;
+}
+
+static void layers_of_images_are_the_cpus(void **state)
+{
+    run(images_agree, "layers of images");
 }
 
 /* ---- losses -------------------------------------------------------------- */
@@ -396,6 +466,7 @@ int main(void)
         cmocka_unit_test(norms_are_the_cpus),
         cmocka_unit_test(softmaxes_are_the_cpus),
         cmocka_unit_test(linear_layers_with_an_activation_are_the_cpus),
+        cmocka_unit_test(layers_of_images_are_the_cpus),
         cmocka_unit_test(losses_are_the_cpus),
         cmocka_unit_test(picks_are_the_cpus),
         cmocka_unit_test(a_wrong_index_is_the_next_error),

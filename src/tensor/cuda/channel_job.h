@@ -21,6 +21,7 @@ typedef struct oari_channel_sums_job {
     double *partial; /* [segments, 2, channels] */
     int64_t images, channels, inner;
     int64_t segments, each;  /* numbers of a channel in a segment */
+    int is_short;            /* packed: a segment is a warp's */
     int64_t shared;          /* channels that share a mean: 1, or wide */
     int x_dtype, grad_dtype; /* packed kernels: both are the kernel's */
 } oari_channel_sums_job;

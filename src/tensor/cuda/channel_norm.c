@@ -14,12 +14,15 @@
     static oari_cuda_kernel_ref ref = { .file = "channel_norm", .name = text }
 
 enum {
+    WARP = 32,
     WANTED_BLOCKS = 1024, /* so that every multiprocessor has some */
     LEAST_EACH = 2048,    /* numbers of a segment that a block adds up */
     LEAST_OF_THREAD = 64, /* the same of a thread */
     MOST_SEGMENTS = 1024,
     MOST_PACKED = 1 << 30, /* elements that are moved by packs */
-    NORM_THREADS = 256
+    NORM_THREADS = 256,
+    CHANNEL_WARPS = OARI_CHANNEL_THREADS / WARP,
+    SHORT_SEGMENT = 512 /* numbers that a warp adds up by itself */
 };
 
 typedef struct extent {
@@ -69,13 +72,24 @@ static void set_segments(oari_channel_sums_job *job, const extent *e)
     job->segments = job->each > 0 ? (all + job->each - 1) / job->each : 1;
 }
 
+static oar_status start_packs(const oari_array *x, oari_channel_sums_job *job)
+{
+    static oari_float_kernels kernels =
+        OARI_FLOAT_KERNELS("channel_norm", "oari_channel_sums_packs");
+    int64_t blocks = job->channels;
+
+    job->is_short = job->each <= SHORT_SEGMENT;
+    if (job->is_short)
+        blocks = (blocks + CHANNEL_WARPS - 1) / CHANNEL_WARPS;
+    return oari_start_float_grid(&kernels, x, blocks, job->segments,
+                                 OARI_CHANNEL_THREADS, 0, job);
+}
+
 /* Gives the sums of segments, in *partial; grad: NULL, or with a gradient. */
 static oar_status start_sums(oari_pool *pool, const extent *e,
                              const oari_array *x, const oari_array *grad,
                              oari_channel_sums_job *job, oar_tensor **partial)
 {
-    static oari_float_kernels packs =
-        OARI_FLOAT_KERNELS("channel_norm", "oari_channel_sums_packs");
     KERNEL(blocks, "oari_channel_sums_blocks");
     KERNEL(threads, "oari_channel_sums_threads");
     oari_cuda_grid grid = { .threads = { OARI_CHANNEL_THREADS, 1, 1 } };
@@ -100,8 +114,7 @@ static oar_status start_sums(oari_pool *pool, const extent *e,
                                     e->channels * job->segments, job);
     if (has_packs(e, x) &&
         (grad == NULL || (grad->dtype == x->dtype && has_packs(e, grad))))
-        return oari_start_float_grid(&packs, x, e->channels, job->segments,
-                                     OARI_CHANNEL_THREADS, 0, job);
+        return start_packs(x, job);
     grid.blocks[0] = (unsigned)e->channels;
     grid.blocks[1] = (unsigned)job->segments;
     grid.blocks[2] = 1;
@@ -268,10 +281,11 @@ static oar_status total_sums(const oari_norm_back *n, const extent *e,
     };
 
     job.sum = job.tilt + count;
-    OARI_TRY(oari_cuda_start_flat(n->x->device, &total, count, &job));
+    OARI_TRY(oari_cuda_start_flat(n->x->device, &total, count * WARP, &job));
     if (d == NULL)
         return OAR_OK;
-    return oari_cuda_start_flat(n->x->device, &params, e->channels, &job);
+    return oari_cuda_start_flat(n->x->device, &params, e->channels * WARP,
+                                &job);
 }
 
 /* Writes zeros: there is nothing to add up. */

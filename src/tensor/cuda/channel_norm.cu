@@ -126,19 +126,30 @@ DEVICE two_sums add_up_packs(const oari_channel_sums_job &job, uint32_t channel,
     return s;
 }
 
+/* A channel is a block's or, if it is short, a warp's. */
 template <class T> DEVICE void sum_packs(const oari_channel_sums_job &job)
 {
     const int V = in_pack<T>::count;
+    const uint32_t group = job.is_short ? (uint32_t)WARP : blockDim.x;
+    const uint32_t me = threadIdx.x % group;
+    const uint32_t channel =
+        blockIdx.x * (blockDim.x / group) + threadIdx.x / group;
     __shared__ double room[MOST_WARPS];
     int64_t first = (int64_t)blockIdx.y * job.each;
-    two_sums s = add_up_packs<T>(job, blockIdx.x,
-                                 (uint32_t)(first / V) + threadIdx.x,
-                                 (uint32_t)(end_of(job, first) / V), blockDim.x);
+    two_sums s = { 0, 0 };
 
-    s.first = block_sum(s.first, room);
-    s.second = block_sum(s.second, room);
-    if (threadIdx.x == 0)
-        put_sums(job, blockIdx.y, blockIdx.x, s);
+    if (channel < job.channels)
+        s = add_up_packs<T>(job, channel, (uint32_t)(first / V) + me,
+                            (uint32_t)(end_of(job, first) / V), group);
+    if (job.is_short) {
+        s.first = warp_sum(s.first);
+        s.second = warp_sum(s.second);
+    } else {
+        s.first = block_sum(s.first, room);
+        s.second = block_sum(s.second, room);
+    }
+    if (me == 0 && channel < job.channels)
+        put_sums(job, blockIdx.y, channel, s);
 }
 
 OARI_KERNELS(oari_channel_sums_packs, sum_packs, oari_channel_sums_job)
@@ -406,17 +417,18 @@ oari_channel_norm(const __grid_constant__ oari_channel_norm_job job)
 
 /* ---- gradients of parameters --------------------------------------------- */
 
-/* tilt and sum of what shares a mean. */
+/* tilt and sum of what shares a mean, by a warp. */
 extern "C" __global__ void
 oari_channel_total(const __grid_constant__ oari_channel_total_job job)
 {
     int64_t wide = job.wide > 0 ? job.wide : 1;
 
-    EACH(i, job.planes / wide) {
+    EACH(thread, job.planes / wide * WARP) {
+        int64_t i = (int64_t)(thread / WARP);
         double tilt = 0, sum = 0;
 
-        for (int64_t k = 0; k < wide; k++) {
-            int64_t plane = (int64_t)i * wide + k;
+        for (int64_t k = (int64_t)(thread % WARP); k < wide; k += WARP) {
+            int64_t plane = i * wide + k;
             two_sums s =
                 join_segments(job.partial, job.planes, job.segments, plane);
             double w = job.wide > 0
@@ -427,30 +439,40 @@ oari_channel_total(const __grid_constant__ oari_channel_total_job job)
             sum += w * s.first;
             tilt += w * s.second;
         }
-        job.sum[i] = sum;
-        job.tilt[i] = tilt * job.rstd[i];
+        sum = warp_sum(sum);
+        tilt = warp_sum(tilt);
+        if (thread % WARP == 0) {
+            job.sum[i] = sum;
+            job.tilt[i] = tilt * job.rstd[i];
+        }
     }
 }
 
+/* A warp for each channel. */
 extern "C" __global__ void
 oari_channel_params(const __grid_constant__ oari_channel_total_job job)
 {
     int64_t shared = job.wide > 0 ? job.wide : 1;
 
-    EACH(i, job.channels) {
+    EACH(thread, job.channels * WARP) {
+        int64_t i = (int64_t)(thread / WARP);
         double dweight = 0, dbias = 0;
 
-        for (int64_t plane = (int64_t)i; plane < job.planes;
-             plane += job.channels) {
+        for (int64_t plane = i + (int64_t)(thread % WARP) * job.channels;
+             plane < job.planes; plane += WARP * job.channels) {
             two_sums s =
                 join_segments(job.partial, job.planes, job.segments, plane);
 
             dbias += s.first;
             dweight += s.second * job.rstd[plane / shared];
         }
+        dweight = warp_sum(dweight);
+        dbias = warp_sum(dbias);
+        if (thread % WARP != 0)
+            continue;
         if (job.dweight != NULL)
-            store_as(job.dweight, job.dweight_dtype, (int64_t)i, dweight);
+            store_as(job.dweight, job.dweight_dtype, i, dweight);
         if (job.dbias != NULL)
-            store_as(job.dbias, job.dbias_dtype, (int64_t)i, dbias);
+            store_as(job.dbias, job.dbias_dtype, i, dbias);
     }
 }

@@ -8,13 +8,14 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "tensor/cuda/cuda_kernels.h"
+#include "tensor/cuda/cuda_start.h"
 #include "tensor/cuda/job_start.h"
 #include "tensor/cuda/window_job.h"
 
 #define KERNEL(text) \
     static oari_cuda_kernel_ref ref = { .file = "windows", .name = text }
 
-enum { COLUMN_BYTES = 128 << 20 };
+enum { COLUMN_BYTES = 128 << 20, PLACES = 1 << 30 };
 
 static int64_t column_bytes = COLUMN_BYTES;
 
@@ -29,6 +30,7 @@ static oari_window_job make_job(const oari_window *w, const oari_array *to,
     oari_window_job job = { .to = oari_array_data(to),
                             .from = oari_array_data(from),
                             .count = oari_shape_count(to->at.shape),
+                            .places = oari_shape_count(from->at.shape),
                             .height = w->height,
                             .width = w->width,
                             .out_height = w->out_height,
@@ -44,6 +46,48 @@ static oari_window_job make_job(const oari_window *w, const oari_array *to,
         job.dilation[i] = w->dilation[i];
     }
     return job;
+}
+
+/* A divisor of nothing is 1. */
+static oari_quick_divisor divisor_of(int64_t d)
+{
+    return oari_quick_divisor_of(d > 0 ? d : 1);
+}
+
+/* Whether a place in the arrays, or one beside a plane, needs more than 31 bits.
+ */
+static int is_large(const oari_window_job *job)
+{
+    int large = job->count > PLACES || job->places > PLACES;
+
+    for (int i = 0; i < 2; i++) {
+        int64_t size = i == 0 ? job->height : job->width;
+        int64_t results = i == 0 ? job->out_height : job->out_width;
+
+        large |= job->padding[i] > PLACES || job->kernel[i] > PLACES ||
+                 job->stride[i] > PLACES || job->dilation[i] > PLACES ||
+                 size > PLACES || results > PLACES ||
+                 (double)(results + job->first) * (double)job->stride[i] +
+                         (double)job->kernel[i] * (double)job->dilation[i] >
+                     PLACES;
+    }
+    return large;
+}
+
+static void set_divisors(oari_window_job *job)
+{
+    job->by_images = divisor_of(job->images);
+    job->by_channels = divisor_of(job->channels);
+    job->by_height = divisor_of(job->height);
+    job->by_width = divisor_of(job->width);
+    job->by_rows = divisor_of(job->rows);
+    job->by_out_height = divisor_of(job->out_height);
+    job->by_out_width = divisor_of(job->out_width);
+    job->by_taps = divisor_of(job->kernel[0] * job->kernel[1]);
+    job->by_kernel = divisor_of(job->kernel[1]);
+    for (int i = 0; i < 2; i++)
+        job->by_stride[i] = divisor_of(job->stride[i]);
+    job->is_large = is_large(job);
 }
 
 /* ---- pieces of a convolution --------------------------------------------- */
@@ -177,6 +221,7 @@ static oar_status fill_columns(const oari_conv *c, const piece *p,
     job.channels = c->in;
     job.first = p->first;
     job.rows = p->rows;
+    set_divisors(&job);
     return oari_cuda_start_flat(c->x->device, &ref, job.count, &job);
 }
 
@@ -196,6 +241,7 @@ static oar_status sum_taps(const oari_conv *c, const piece *p,
     job.first = p->first;
     job.rows = p->rows;
     job.add = add;
+    set_divisors(&job);
     return oari_cuda_start_flat(c->x->device, &ref, job.count, &job);
 }
 
@@ -403,29 +449,41 @@ oar_status oari_cuda_sum_channels(const oari_array *to, int add,
 
 /* ---- pools --------------------------------------------------------------- */
 
+enum { POOL_THREADS = 256 };
+
+static oar_status start_pool(oari_float_kernels *kernels, const oari_array *to,
+                             const oari_array *pick, oari_window_job *job)
+{
+    job->pick = oari_data_of(pick);
+    set_divisors(job);
+    return oari_start_float(kernels, to,
+                            oari_blocks_for(job->count, POOL_THREADS),
+                            POOL_THREADS, 0, job);
+}
+
 static oar_status run_pool(oari_pool_kind kind, const oari_array *to,
                            const oari_array *pick, const oari_array *x,
                            const oari_window *w)
 {
-    KERNEL("oari_pool_windows");
+    static oari_float_kernels kernels =
+        OARI_FLOAT_KERNELS("windows", "oari_pool_windows");
     oari_window_job job = make_job(w, to, x);
 
     job.kind = (int)kind;
-    job.pick = pick != NULL ? oari_array_data(pick) : NULL;
-    return oari_cuda_start_flat(to->device, &ref, job.count, &job);
+    return start_pool(&kernels, to, pick, &job);
 }
 
 static oar_status run_pool_back(oari_pool_kind kind, const oari_array *to,
                                 int add, const oari_array *grad,
                                 const oari_array *pick, const oari_window *w)
 {
-    KERNEL("oari_pool_windows_back");
+    static oari_float_kernels kernels =
+        OARI_FLOAT_KERNELS("windows", "oari_pool_windows_back");
     oari_window_job job = make_job(w, to, grad);
 
     job.kind = (int)kind;
-    job.pick = pick != NULL ? oari_array_data(pick) : NULL;
     job.add = add;
-    return oari_cuda_start_flat(to->device, &ref, job.count, &job);
+    return start_pool(&kernels, to, pick, &job);
 }
 
 oar_status oari_cuda_max_pool(const oari_array *to, const oari_array *pick,

@@ -2,44 +2,47 @@
 /* windows: the columns of convolutions, and pools. A thread writes one element
  * and gathers all that goes there, in the order of the windows: nothing is
  * added atomically, and the same input gives the same bits. */
+#include "tensor/cuda/element.cuh"
 #include "tensor/cuda/numbers.cuh"
 #include "tensor/cuda/window_job.h"
 
+/* Places are int32_t unless job.is_large: that is twice as fast. */
+DEVICE int32_t divide(int32_t n, const oari_quick_divisor &d)
+{
+    return (int32_t)((uint64_t)(uint32_t)n * d.factor >> d.shift);
+}
+
+DEVICE int64_t divide(int64_t n, const oari_quick_divisor &d)
+{
+    return n / d.by;
+}
+
 /* ---- columns ------------------------------------------------------------- */
 
-struct column {
-    int64_t x, y, image, channel; /* x and y: of the tap, in the plane */
-};
-
-DEVICE column column_of(const oari_window_job &job, uint64_t i)
+/* The number under element i of the columns. */
+template <class T, class I>
+DEVICE T under_column(const oari_window_job &job, I i)
 {
-    uint64_t wide = (uint64_t)job.out_width, rows = (uint64_t)job.rows;
-    uint64_t row = i / wide, image = row / rows;
-    uint64_t depth = image / (uint64_t)job.images;
-    uint64_t taps = (uint64_t)(job.kernel[0] * job.kernel[1]);
-    int64_t tap = (int64_t)(depth % taps);
-    column c;
+    I row = divide(i, job.by_out_width), image = divide(row, job.by_rows);
+    I depth = divide(image, job.by_images), channel = divide(depth, job.by_taps);
+    I tap = depth - channel * (I)(job.kernel[0] * job.kernel[1]);
+    I down = divide(tap, job.by_kernel);
+    I plane = (image - depth * (I)job.images) * (I)job.channels + channel;
+    I x = (i - row * (I)job.out_width) * (I)job.stride[1] - (I)job.padding[1] +
+          (tap - down * (I)job.kernel[1]) * (I)job.dilation[1];
+    I y = (row - image * (I)job.rows + (I)job.first) * (I)job.stride[0] -
+          (I)job.padding[0] + down * (I)job.dilation[0];
 
-    c.x = (int64_t)(i - row * wide) * job.stride[1] - job.padding[1] +
-          tap % job.kernel[1] * job.dilation[1];
-    c.y = ((int64_t)(row - image * rows) + job.first) * job.stride[0] -
-          job.padding[0] + tap / job.kernel[1] * job.dilation[0];
-    c.image = (int64_t)(image - depth * (uint64_t)job.images);
-    c.channel = (int64_t)(depth / taps);
-    return c;
+    if (y < 0 || y >= (I)job.height || x < 0 || x >= (I)job.width)
+        return 0;
+    return ((const T *)job.from)[(plane * (I)job.height + y) * (I)job.width + x];
 }
 
 template <class T> DEVICE void fill_columns(const oari_window_job &job)
 {
     EACH(i, job.count) {
-        column c = column_of(job, i);
-        int64_t plane = c.image * job.channels + c.channel;
-        T x = 0;
-
-        if (c.y >= 0 && c.y < job.height && c.x >= 0 && c.x < job.width)
-            x = ((const T *)
-                     job.from)[(plane * job.height + c.y) * job.width + c.x];
-        ((T *)job.to)[i] = x;
+        ((T *)job.to)[i] = job.is_large ? under_column<T>(job, (int64_t)i)
+                                        : under_column<T>(job, (int32_t)i);
     }
 }
 
@@ -56,42 +59,51 @@ oari_fill_columns(const __grid_constant__ oari_window_job job)
 }
 
 /* Which result has its tap number `tap` at `at`; -1: none. */
-DEVICE int64_t result_at(const oari_window_job &job, int side, int64_t at,
-                         int64_t tap)
+template <class I>
+DEVICE I result_at(const oari_window_job &job, int side, I at, I tap)
 {
-    int64_t from = at + job.padding[side] - tap * job.dilation[side];
+    I from = at + (I)job.padding[side] - tap * (I)job.dilation[side];
+    I result = from >= 0 ? divide(from, job.by_stride[side]) : -1;
 
-    return from >= 0 && from % job.stride[side] == 0 ? from / job.stride[side]
-                                                     : -1;
+    return result * (I)job.stride[side] == from ? result : -1;
 }
 
-/* The sum of all taps of the columns that lie at an element of the planes. */
+/* The sum of all taps of the columns that lie at element i of the planes. */
+template <class T, class I>
+DEVICE T sum_at(const oari_window_job &job, I i, T sum)
+{
+    I line = divide(i, job.by_width), plane = divide(line, job.by_height);
+    I image = divide(plane, job.by_channels);
+    I x = i - line * (I)job.width, y = line - plane * (I)job.height;
+    I channel = plane - image * (I)job.channels;
+
+    for (I ky = 0; ky < (I)job.kernel[0]; ky++) {
+        I row = result_at(job, 0, y, ky) - (I)job.first;
+
+        if (row < 0 || row >= (I)job.rows)
+            continue;
+        for (I kx = 0; kx < (I)job.kernel[1]; kx++) {
+            I at = result_at(job, 1, x, kx);
+            I depth = (channel * (I)job.kernel[0] + ky) * (I)job.kernel[1] + kx;
+
+            if (at >= 0 && at < (I)job.out_width)
+                sum += load_as<T>(
+                    job.from, job.from_dtype,
+                    (((int64_t)depth * job.images + image) * job.rows + row) *
+                            job.out_width +
+                        at);
+        }
+    }
+    return sum;
+}
+
 template <class T> DEVICE void sum_columns(const oari_window_job &job)
 {
     EACH(i, job.count) {
-        int64_t x = (int64_t)(i % (uint64_t)job.width);
-        int64_t line = (int64_t)(i / (uint64_t)job.width);
-        int64_t y = line % job.height, plane = line / job.height;
-        int64_t image = plane / job.channels, channel = plane % job.channels;
         T sum = job.add ? load_as<T>(job.to, job.to_dtype, (int64_t)i) : T(0);
 
-        for (int64_t ky = 0; ky < job.kernel[0]; ky++) {
-            int64_t row = result_at(job, 0, y, ky) - job.first;
-
-            if (row < 0 || row >= job.rows)
-                continue;
-            for (int64_t kx = 0; kx < job.kernel[1]; kx++) {
-                int64_t at = result_at(job, 1, x, kx);
-                int64_t depth =
-                    (channel * job.kernel[0] + ky) * job.kernel[1] + kx;
-
-                if (at >= 0 && at < job.out_width)
-                    sum += load_as<T>(job.from, job.from_dtype,
-                                      ((depth * job.images + image) * job.rows +
-                                       row) * job.out_width +
-                                          at);
-            }
-        }
+        sum = job.is_large ? sum_at(job, (int64_t)i, sum)
+                           : sum_at(job, (int32_t)i, sum);
         store_as(job.to, job.to_dtype, (int64_t)i, sum);
     }
 }
@@ -107,130 +119,141 @@ oari_sum_taps(const __grid_constant__ oari_window_job job)
 
 /* ---- pools --------------------------------------------------------------- */
 
-struct reach {
-    int64_t from, to;
+template <class I> struct reach {
+    I from, to;
 };
 
 /* The part of window number i along one side that lies inside the plane. */
-DEVICE reach window_reach(const oari_window_job &job, int side, int64_t i)
+template <class I>
+DEVICE reach<I> window_reach(const oari_window_job &job, int side, I i)
 {
     int64_t size = side == 0 ? job.height : job.width;
     int64_t windows = side == 0 ? job.out_height : job.out_width;
-    reach r;
+    reach<I> r;
 
     if (job.kind == OARI_POOL_COVER) {
-        r.from = i * size / windows;
-        r.to = ((i + 1) * size - 1) / windows + 1;
+        r.from = (I)(i * size / windows);
+        r.to = (I)(((i + 1) * size - 1) / windows + 1);
         return r;
     }
-    r.from = i * job.stride[side] - job.padding[side];
-    r.to = r.from + job.kernel[side];
+    r.from = i * (I)job.stride[side] - (I)job.padding[side];
+    r.to = r.from + (I)job.kernel[side];
     r.from = r.from > 0 ? r.from : 0;
-    r.to = r.to < size ? r.to : size;
+    r.to = r.to < (I)size ? r.to : (I)size;
     return r;
 }
 
 /* The windows along one side that element number i of the plane is under. */
-DEVICE reach windows_over(const oari_window_job &job, int side, int64_t i)
+template <class I>
+DEVICE reach<I> windows_over(const oari_window_job &job, int side, I i)
 {
     int64_t size = side == 0 ? job.height : job.width;
     int64_t windows = side == 0 ? job.out_height : job.out_width;
-    reach r;
+    I kernel = (I)job.kernel[side];
+    reach<I> r;
 
     if (job.kind == OARI_POOL_COVER) {
-        r.from = i * windows / size;
-        r.to = ((i + 1) * windows - 1) / size + 1;
+        r.from = (I)(i * windows / size);
+        r.to = (I)(((i + 1) * windows - 1) / size + 1);
         return r;
     }
-    i += job.padding[side];
-    r.from = i < job.kernel[side]
-                 ? 0
-                 : (i - job.kernel[side]) / job.stride[side] + 1;
-    r.to = i / job.stride[side] + 1;
-    r.to = r.to < windows ? r.to : windows;
+    i += (I)job.padding[side];
+    r.from = i < kernel ? 0 : divide(i - kernel, job.by_stride[side]) + 1;
+    r.to = divide(i, job.by_stride[side]) + 1;
+    r.to = r.to < (I)windows ? r.to : (I)windows;
     return r;
 }
 
 /* What a mean is divided by. */
-DEVICE int64_t window_count(const oari_window_job &job, reach down,
-                            reach across)
+template <class I>
+DEVICE int64_t window_count(const oari_window_job &job, reach<I> down,
+                            reach<I> across)
 {
     return job.kind == OARI_POOL_COVER
-               ? (down.to - down.from) * (across.to - across.from)
+               ? (int64_t)(down.to - down.from) * (across.to - across.from)
                : job.kernel[0] * job.kernel[1];
+}
+
+/* Result i. */
+template <class T, class I> DEVICE void pool_at(const oari_window_job &job, I i)
+{
+    typedef typename work_of<T>::type W;
+    I line = divide(i, job.by_out_width);
+    I plane = divide(line, job.by_out_height);
+    reach<I> across = window_reach(job, 1, i - line * (I)job.out_width);
+    reach<I> down = window_reach(job, 0, line - plane * (I)job.out_height);
+    const T *from = (const T *)job.from + plane * job.height * job.width;
+    I best = -1;
+    W made = job.kind == OARI_POOL_MAX ? (W)-INFINITY : W(0);
+
+    for (I y = down.from; y < down.to; y++)
+        for (I x = across.from; x < across.to; x++) {
+            I at = y * (I)job.width + x;
+            W a = widen(from[at]);
+
+            if (job.kind != OARI_POOL_MAX) {
+                made += a;
+            } else if (best < 0 || a > made || a != a) {
+                made = a;
+                best = at;
+            }
+        }
+    if (job.kind == OARI_POOL_MAX)
+        job.pick[i] = (int32_t)best;
+    else
+        made /= (W)window_count(job, down, across);
+    narrow(made, (T *)job.to + i);
 }
 
 template <class T> DEVICE void run_pool(const oari_window_job &job)
 {
     EACH(i, job.count) {
-        int64_t line = (int64_t)(i / (uint64_t)job.out_width);
-        reach across = window_reach(job, 1, (int64_t)i - line * job.out_width);
-        reach down = window_reach(job, 0, line % job.out_height);
-        int64_t plane = line / job.out_height * job.height * job.width;
-        int64_t best = -1;
-        T made = job.kind == OARI_POOL_MAX ? (T)-INFINITY : T(0);
-
-        for (int64_t y = down.from; y < down.to; y++)
-            for (int64_t x = across.from; x < across.to; x++) {
-                int64_t at = y * job.width + x;
-                T a = load_as<T>(job.from, job.from_dtype, plane + at);
-
-                if (job.kind != OARI_POOL_MAX) {
-                    made += a;
-                } else if (best < 0 || a > made || a != a) {
-                    made = a;
-                    best = at;
-                }
-            }
-        if (job.kind == OARI_POOL_MAX)
-            job.pick[i] = (int32_t)best;
+        if (job.is_large)
+            pool_at<T>(job, (int64_t)i);
         else
-            made /= (T)window_count(job, down, across);
-        store_as(job.to, job.to_dtype, (int64_t)i, made);
+            pool_at<T>(job, (int32_t)i);
     }
 }
 
-extern "C" __global__ void
-oari_pool_windows(const __grid_constant__ oari_window_job job)
+OARI_KERNELS(oari_pool_windows, run_pool, oari_window_job)
+
+/* The gradient of element i. */
+template <class T, class I>
+DEVICE void pool_back_at(const oari_window_job &job, I i)
 {
-    if (job.is_f64)
-        run_pool<double>(job);
-    else
-        run_pool<float>(job);
+    typedef typename work_of<T>::type W;
+    I line = divide(i, job.by_width), plane = divide(line, job.by_height);
+    I x = i - line * (I)job.width, y = line - plane * (I)job.height;
+    I place = y * (I)job.width + x;
+    int64_t first = plane * job.out_height * job.out_width;
+    reach<I> down = windows_over(job, 0, y), across = windows_over(job, 1, x);
+    T *to = (T *)job.to + i;
+    W sum = job.add ? widen(*to) : W(0);
+
+    for (I r = down.from; r < down.to; r++)
+        for (I k = across.from; k < across.to; k++) {
+            int64_t at = first + r * (I)job.out_width + k;
+
+            if (job.kind == OARI_POOL_MAX && job.pick[at] != place)
+                continue;
+            W g = widen(((const T *)job.from)[at]);
+
+            if (job.kind != OARI_POOL_MAX)
+                g /= (W)window_count(job, window_reach(job, 0, r),
+                                     window_reach(job, 1, k));
+            sum += g;
+        }
+    narrow(sum, to);
 }
 
 template <class T> DEVICE void run_pool_back(const oari_window_job &job)
 {
     EACH(i, job.count) {
-        int64_t line = (int64_t)(i / (uint64_t)job.width);
-        int64_t x = (int64_t)i - line * job.width, y = line % job.height;
-        int64_t first = line / job.height * job.out_height * job.out_width;
-        reach down = windows_over(job, 0, y), across = windows_over(job, 1, x);
-        T sum = job.add ? load_as<T>(job.to, job.to_dtype, (int64_t)i) : T(0);
-
-        for (int64_t r = down.from; r < down.to; r++)
-            for (int64_t k = across.from; k < across.to; k++) {
-                int64_t at = first + r * job.out_width + k;
-
-                if (job.kind == OARI_POOL_MAX &&
-                    job.pick[at] != y * job.width + x)
-                    continue;
-                T g = load_as<T>(job.from, job.from_dtype, at);
-
-                if (job.kind != OARI_POOL_MAX)
-                    g /= (T)window_count(job, window_reach(job, 0, r),
-                                         window_reach(job, 1, k));
-                sum += g;
-            }
-        store_as(job.to, job.to_dtype, (int64_t)i, sum);
+        if (job.is_large)
+            pool_back_at<T>(job, (int64_t)i);
+        else
+            pool_back_at<T>(job, (int32_t)i);
     }
 }
 
-extern "C" __global__ void
-oari_pool_windows_back(const __grid_constant__ oari_window_job job)
-{
-    if (job.is_f64)
-        run_pool_back<double>(job);
-    else
-        run_pool_back<float>(job);
-}
+OARI_KERNELS(oari_pool_windows_back, run_pool_back, oari_window_job)
