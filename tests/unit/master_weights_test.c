@@ -413,7 +413,7 @@ static oar_module *make_net(void)
     return net;
 }
 
-static void step(const layers *l)
+static void step_once(const layers *l)
 {
     oar_tape *tape;
 
@@ -432,7 +432,7 @@ static layers make_layers(int master)
     OK(oar_adamw_create(
         l.net, OAR_OPTS(oar_adam_opts, .lr = 1e-3, .master_weights = master),
         &l.optim));
-    step(&l);
+    step_once(&l);
     return l;
 }
 
@@ -477,8 +477,8 @@ static void a_cast_with_the_optimizer_loses_no_digits(void **state)
                 assert_true(is_same(oar_optim_state(whole.optim, i, k),
                                     oar_optim_state(half.optim, i, k)));
         }
-        step(&whole);
-        step(&half);
+        step_once(&whole);
+        step_once(&half);
     }
     assert_int_equal(oar_tensor_dtype(oar_module_param(half.net, 2)), OAR_F32);
     assert_null(oar_optim_state(half.optim, 2, MASTER_SLOT));
@@ -496,9 +496,9 @@ static void a_cast_without_masters_is_that_of_the_module(void **state)
         assert_int_equal(oar_tensor_dtype(oar_module_param(l.net, i)), OAR_F16);
         assert_null(oar_optim_state(l.optim, i, MASTER_SLOT));
     }
-    step(&l);
+    step_once(&l);
     OK(oar_optim_cast(l.optim, l.net, OAR_F32, 1));
-    step(&l);
+    step_once(&l);
     assert_int_equal(oar_tensor_dtype(oar_module_param(l.net, 0)), OAR_F32);
     free_layers(&l);
 }
@@ -521,7 +521,7 @@ static void a_cast_that_loses_a_master_or_a_state_is_refused(void **state)
     OK(oar_optim_cast(l.optim, l.net, OAR_BF16, 0)); /* as it is */
     assert_fails_with(oar_optim_cast(l.optim, l.net, OAR_F32, 0), OAR_E_STATE,
                       "parameter 0 of adamw is bf16 and has a master");
-    step(&l);
+    step_once(&l);
     oar_module_release(other);
     free_layers(&l);
 }
@@ -540,7 +540,7 @@ static void a_cast_that_fails_changes_nothing(void **state)
     layers l = make_layers(1);
 
     fail_each_allocation(cast_layers, &l);
-    step(&l);
+    step_once(&l);
     free_layers(&l);
 }
 

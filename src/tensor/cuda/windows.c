@@ -54,8 +54,7 @@ static oari_quick_divisor divisor_of(int64_t d)
     return oari_quick_divisor_of(d > 0 ? d : 1);
 }
 
-/* Whether a place in the arrays, or one beside a plane, needs more than 31 bits.
- */
+/* Whether a place in the arrays, or one beside a plane, may need 64 bits. */
 static int is_large(const oari_window_job *job)
 {
     int large = job->count > PLACES || job->places > PLACES;
