@@ -37,8 +37,8 @@ static oar_status make_masters(const oar_optim *optim, const oar_module *module,
         oar_tensor *param = oar_module_param(module, i);
         int at = oari_optim_find(optim, param);
 
-        if (at < 0 || param->dtype == dtype)
-            continue;
+        if (at < 0 || master[at] != NULL || param->dtype == dtype)
+            continue; /* not NULL: shared by two modules */
         OARI_TRY(check_param(optim, at, dtype));
         if (!optim->master_weights || !oari_dtype_is_half(dtype))
             continue;

@@ -487,6 +487,26 @@ static void a_cast_with_the_optimizer_loses_no_digits(void **state)
     free_layers(&half);
 }
 
+/* A layer that is there twice has its parameters in the list twice. */
+static void a_shared_parameter_gets_one_master(void **state)
+{
+    uint64_t before = leak_check_begin().live;
+    oar_module *linear, *net;
+    oar_optim *optim;
+
+    OK(oar_linear_create(4, 4, 3, NULL, &linear));
+    oar_module_retain(linear);
+    OK(oar_sequential_create(2, (oar_module *[]){ linear, linear }, &net));
+    OK(oar_adamw_create(net, OAR_OPTS(oar_adam_opts, .master_weights = 1),
+                        &optim));
+    OK(oar_optim_cast(optim, net, OAR_BF16, 0));
+    assert_int_equal(oar_optim_params(optim), 2);
+    assert_non_null(oar_optim_state(optim, 0, MASTER_SLOT));
+    oar_optim_destroy(optim);
+    oar_module_release(net);
+    assert_int_equal(leak_check_begin().live, before);
+}
+
 static void a_cast_without_masters_is_that_of_the_module(void **state)
 {
     layers l = make_layers(0);
@@ -593,6 +613,7 @@ int main(void)
         cmocka_unit_test(
             bf16_with_a_master_trains_as_f32_does_and_alone_stalls),
         cmocka_unit_test(a_cast_with_the_optimizer_loses_no_digits),
+        cmocka_unit_test(a_shared_parameter_gets_one_master),
         cmocka_unit_test(a_cast_without_masters_is_that_of_the_module),
         cmocka_unit_test(a_cast_that_loses_a_master_or_a_state_is_refused),
         cmocka_unit_test(a_cast_that_fails_changes_nothing),

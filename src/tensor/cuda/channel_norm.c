@@ -19,6 +19,7 @@ enum {
     LEAST_EACH = 2048,    /* numbers of a segment that a block adds up */
     LEAST_OF_THREAD = 64, /* the same of a thread */
     MOST_SEGMENTS = 1024,
+    WHOLE_PACKS = 16,      /* numbers, of any dtype */
     MOST_PACKED = 1 << 30, /* elements that are moved by packs */
     NORM_THREADS = 256,
     CHANNEL_WARPS = OARI_CHANNEL_THREADS / WARP,
@@ -67,8 +68,7 @@ static void set_segments(oari_channel_sums_job *job, const extent *e)
     segments = segments < MOST_SEGMENTS ? segments : MOST_SEGMENTS;
     segments = segments > 1 ? segments : 1;
     job->each = (all + segments - 1) / segments;
-    job->each +=
-        (OARI_PACK_BYTES - job->each % OARI_PACK_BYTES) % OARI_PACK_BYTES;
+    job->each = (job->each + WHOLE_PACKS - 1) / WHOLE_PACKS * WHOLE_PACKS;
     job->segments = job->each > 0 ? (all + job->each - 1) / job->each : 1;
 }
 
