@@ -41,6 +41,23 @@ static int sums(oar_group *g, int device)
 
 /* ---- the library --------------------------------------------------------- */
 
+/* Longer than a group waits for NCCL's end. */
+static int leaves_at_once(test_job *c, int rank, void *arg)
+{
+    oar_group *g;
+
+    setenv("STANDIN_NCCL_DESTROY_MS", "1500", 1);
+    RANK_OK(gpu_ranks_join(c, rank, NULL, &g));
+    RANK_CHECK(sums(g, rank));
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_process_does_not_end_with_a_thread_in_nccl(void **state)
+{
+    run(1, leaves_at_once, NULL, "a slow end");
+}
+
 static int without_it(test_job *c, int rank, void *arg)
 {
     oar_group *g;
@@ -534,6 +551,7 @@ int main(void)
             a_missing_library_says_what_to_install_and_stays_missing),
         cmocka_unit_test(
             a_library_that_is_no_nccl_is_said_to_lack_what_it_lacks),
+        cmocka_unit_test(a_process_does_not_end_with_a_thread_in_nccl),
         cmocka_unit_test(unknown_result_codes_are_text_with_their_number),
         cmocka_unit_test(what_nccl_says_last_is_in_our_record),
         cmocka_unit_test(operators_and_dtypes_have_nccls_numbers),

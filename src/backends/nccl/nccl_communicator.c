@@ -4,17 +4,26 @@
  * A thread holds `use` while it calls NCCL with the handle. To end it, the
  * handle is taken away first, so that no thread has it when NCCL frees it. The
  * end waits for what runs on the GPU, and sometimes for ever: so it runs in a
- * thread of its own, and no other thread has to wait for that one.
+ * thread of its own, and no other thread has to wait for that one. Only the end
+ * of the process waits for such threads a while: a library that is torn down
+ * while a thread is in it crashes.
  */
+#include <stdlib.h>
+
 #include <oarsong/device.h>
 
 #include "backends/nccl/nccl_engine.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/fork.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/thread.h"
 
-enum { FINALIZE_MS = 500 };
+enum { FINALIZE_MS = 500, EXIT_MS = 10000 };
+
+static atomic_int ends; /* threads that end a communicator */
+static unsigned generation; /* of the process that they run in */
 
 /* ---- making and releasing ------------------------------------------------ */
 
@@ -76,6 +85,29 @@ int oari_nccl_comm_state(oari_nccl_comm *comm)
 
 /* ---- ending -------------------------------------------------------------- */
 
+static void await_ends(void)
+{
+    int64_t deadline = oari_deadline(EXIT_MS), since = 0;
+
+    if (generation != oari_fork_generation())
+        return; /* the threads are the parent's */
+    while (atomic_load(&ends) != 0 && oari_now_ns() < deadline)
+        oari_backoff(&since);
+    if (atomic_load(&ends) != 0)
+        oari_log(OAR_LOG_WARN,
+                 "NCCL has not ended a communicator in %d s; the process ends "
+                 "with a thread in it",
+                 EXIT_MS / 1000);
+}
+
+/* What is registered last runs first: NCCL is loaded already. */
+static void watch_exit(void)
+{
+    oari_fork_watch();
+    generation = oari_fork_generation();
+    atexit(await_ends);
+}
+
 /* ncclCommFinalize waits for the peers; this for FINALIZE_MS. Returns 1 if it
  * is done. */
 static int finalize_comm(const oari_nccl *lib, oari_nccl_handle handle)
@@ -113,12 +145,14 @@ static void *end_main(void *arg)
     pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
     oari_nccl_comm_release(comm);
+    atomic_fetch_sub(&ends, 1);
     return NULL;
 }
 
 /* Ends it in this thread if there can be no other. */
 static void start_end(oari_nccl_comm *comm, int aborts)
 {
+    static pthread_once_t watched = PTHREAD_ONCE_INIT;
     pthread_t thread;
     int first;
 
@@ -131,6 +165,8 @@ static void start_end(oari_nccl_comm *comm, int aborts)
     pthread_mutex_unlock(&comm->lock);
     if (!first)
         return;
+    pthread_once(&watched, watch_exit);
+    atomic_fetch_add(&ends, 1);
     if (oari_thread_start(&thread, "oar-nccl-end", end_main, comm) == OAR_OK)
         pthread_detach(thread);
     else

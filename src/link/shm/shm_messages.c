@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "link/shm/message_peer.h"
 
-enum { COPIED_AT_ONCE = 1 << 20 /* bytes, before anything else is done */ };
+enum { COPIED_AT_ONCE = 16 << 20 /* bytes, before anything else is done */ };
 
 static size_t least(size_t a, size_t b)
 {

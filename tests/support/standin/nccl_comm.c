@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* standin/nccl_comm.c: communicators: how they begin, split and end. */
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -25,6 +27,8 @@ STANDIN_API int ncclCommGetAsyncError(nccl_comm *comm, int *result);
 STANDIN_API int ncclCommCount(const nccl_comm *comm, int *count);
 STANDIN_API int ncclCommUserRank(const nccl_comm *comm, int *rank);
 STANDIN_API int ncclCommCuDevice(const nccl_comm *comm, int *device);
+
+static atomic_int destroying; /* threads in ncclCommDestroy */
 
 /* ---- threads and waiting ------------------------------------------------- */
 
@@ -392,17 +396,31 @@ int ncclCommFinalize(nccl_comm *comm)
     return NCCL_IN_PROGRESS;
 }
 
+/* The real library is torn down under a thread that is in it. */
+__attribute__((destructor)) static void leave(void)
+{
+    if (!atomic_load(&destroying))
+        return;
+    fprintf(stderr, "stand-in: exit during ncclCommDestroy\n");
+    abort();
+}
+
 int ncclCommDestroy(nccl_comm *comm)
 {
+    const char *takes_ms = getenv("STANDIN_NCCL_DESTROY_MS");
     int status;
     if (nccl_must_fail("CommDestroy", &status))
         return status;
     if (!comm)
         return NCCL_OK;
+    atomic_fetch_add(&destroying, 1);
+    if (takes_ms)
+        poll(NULL, 0, atoi(takes_ms));
     while (comm->state == NCCL_IN_PROGRESS && !nccl_pause(comm))
         ;
     finish_last(comm);
     nccl_release(comm);
+    atomic_fetch_sub(&destroying, 1);
     return NCCL_OK;
 }
 
