@@ -2224,6 +2224,7 @@ FUNCTIONS = {
         oar_reduce_op, c_void_p, c_void_p,),
     "oar_gpu_broadcast_at": (c_int, c_char_p, c_int, c_void_p, c_void_p,
         c_int, c_void_p, c_void_p,),
+    "oar_gpu_share_choices": (c_int, c_void_p, c_void_p,),
     "oar_grad_scale": (c_int, c_int, c_void_p, c_double,),
     "oar_grad_squares": (c_int, c_int, c_void_p, c_void_p,),
     "oar_gradcheck": (c_int, c_void_p, c_void_p, c_int, c_void_p, c_void_p,),

@@ -21,9 +21,14 @@ enum {
     CROWDED_RANKS = 16 /* ... up to so many ranks, and less with more */
 };
 
-/* Up to so many ranks a large reduce_scatter goes from each to each: as many
- * bytes as around a ring, in one round. */
-enum { SPREAD_RANKS = 4 };
+enum {
+    /* Up to so many ranks a large reduce_scatter goes from each to each: as
+     * many bytes as around a ring, in one round. */
+    SPREAD_RANKS = 4,
+    /* A chain of more ranks than these pays from so many times more on: it has
+     * to fill first. */
+    CHAIN_RANKS = 4
+};
 
 /* ---- what a row fits ----------------------------------------------------- */
 
@@ -147,6 +152,7 @@ const oari_algorithm oari_algorithms[] = {
     SENT("exchange", ALL_GATHER, knows_object_sizes, oari_plan_exchange),
     SENT("exchange", REDUCE_SCATTER, NULL, oari_plan_exchange),
     SENT("bruck", REDUCE_SCATTER, NULL, oari_plan_bruck),
+    OWN_ORDER("halving", REDUCE_SCATTER, NULL, oari_plan_halving),
     OWN_ORDER("ring", REDUCE_SCATTER, NULL, oari_plan_ring_reduce_scatter),
     SENT("pairwise", ALL_TO_ALL, NULL, oari_plan_pairwise),
     SENT("bruck", ALL_TO_ALL, has_equal_parts, oari_plan_bruck),
@@ -188,6 +194,35 @@ static const char *best_all_reduce(const oari_plan_request *req,
     return size < r->ring_bytes ? "halving" : "ring";
 }
 
+static const char *best_reduce(const oari_plan_request *req,
+                               const oari_rules *r, size_t bytes)
+{
+    int64_t size = (int64_t)bytes;
+
+    if (req->ranks <= r->exchange_ranks && size > r->latency_bytes)
+        /* two that combine to the same bits in either order, or not */
+        return req->ranks == 2 && !req->promote ? "chain" : "exchange";
+    return size >= r->chain_bytes &&
+                   size / req->ranks >= r->chain_bytes / CHAIN_RANKS
+               ? "chain"
+               : "binomial";
+}
+
+static const char *best_reduce_scatter(const oari_plan_request *req,
+                                       const oari_rules *r, size_t bytes)
+{
+    int64_t size = (int64_t)bytes;
+
+    if (req->ranks <= r->exchange_ranks || req->wide != req->element)
+        return "exchange";
+    if (req->canonical && size <= r->latency_bytes &&
+        req->ranks <= r->bruck_ranks)
+        return "bruck";
+    if (size < r->ring_bytes)
+        return "halving";
+    return req->ranks <= SPREAD_RANKS ? "exchange" : "ring";
+}
+
 /* Returns the name that the rules want for an operation over messages. */
 static const char *best_over_messages(const oari_plan_request *req,
                                       const oari_rules *r)
@@ -196,18 +231,13 @@ static const char *best_over_messages(const oari_plan_request *req,
     int large = (int64_t)bytes >= r->chain_bytes;
     int small = bytes <= (size_t)r->latency_bytes;
     int few = req->ranks <= r->exchange_ranks;
-    /* Two that combine to the same bits in either order. */
-    int pair = req->ranks == 2 && !req->promote;
     size_t part = bytes / (size_t)req->ranks;
 
     switch (req->kind) {
     case OAR_COLL_BROADCAST:
         return large && req->ranks > 2 ? "chain" : "binomial";
     case OAR_COLL_ALL_REDUCE: return best_all_reduce(req, r, bytes);
-    case OAR_COLL_REDUCE:
-        if (few && !small)
-            return pair ? "chain" : "exchange";
-        return large ? "chain" : "binomial";
+    case OAR_COLL_REDUCE: return best_reduce(req, r, bytes);
     case OAR_COLL_GATHER:
     case OAR_COLL_SCATTER:
         return has_equal_parts(req) && req->ranks > r->tree_ranks &&
@@ -219,13 +249,7 @@ static const char *best_over_messages(const oari_plan_request *req,
                : few                           ? "exchange"
                : bytes < (size_t)r->ring_bytes ? "bruck"
                                                : "ring";
-    case OAR_COLL_REDUCE_SCATTER:
-        if (small && !few && req->ranks <= r->bruck_ranks)
-            return "bruck";
-        return small || few || req->wide != req->element ||
-                       (large && req->ranks <= SPREAD_RANKS)
-                   ? "exchange"
-                   : "ring";
+    case OAR_COLL_REDUCE_SCATTER: return best_reduce_scatter(req, r, bytes);
     case OAR_COLL_ALL_TO_ALL:
         return small && has_equal_parts(req) ? "bruck" : "pairwise";
     default: return "dissemination";

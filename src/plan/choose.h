@@ -28,31 +28,32 @@ extern const oari_algorithm oari_algorithms[];
 
 /* The thresholds, in bytes or ranks: field, environment variable, default, what
  * it says. */
-#define OARI_RULE_LIST(X)                                                     \
-    X(latency_bytes, "OARSONG_LATENCY_BYTES", 4 << 10,                        \
-      "messages: up to here a collective takes as few rounds as it can")      \
-    X(bruck_ranks, "OARSONG_BRUCK_RANKS", 16,                                 \
-      "messages: up to this many ranks a small all_reduce or reduce_scatter " \
-      "gathers all inputs")                                                   \
-    X(ring_bytes, "OARSONG_RING_BYTES", 2 << 20,                              \
-      "messages: from here on all_reduce and all_gather go around a ring")    \
-    X(swap_bytes, "OARSONG_SWAP_BYTES", 64 << 10,                             \
-      "messages: up to here two ranks swap whole inputs in an all_reduce")    \
-    X(pair_bytes, "OARSONG_PAIR_BYTES", 4 << 20,                              \
-      "messages: up to here two ranks swap halves")                           \
-    X(exchange_ranks, "OARSONG_EXCHANGE_RANKS", 2,                            \
-      "messages: up to this many ranks every rank sends to every rank")       \
-    X(chain_bytes, "OARSONG_CHAIN_BYTES", 1 << 20,                            \
-      "messages: from here on broadcast and reduce are pipelines")            \
-    X(tree_bytes, "OARSONG_TREE_BYTES", 32 << 10,                             \
-      "messages: gather and scatter use a tree for parts up to here")         \
-    X(tree_ranks, "OARSONG_TREE_RANKS", 8,                                    \
-      "messages: up to this many ranks gather and scatter use no tree")       \
-    X(fetch_bytes, "OARSONG_FETCH_BYTES", 16 << 10,                           \
-      "shared memory: parts of private memory from here on are copied once")  \
-    X(two_level, "OARSONG_TWO_LEVEL", 1,                                      \
-      "1: inside hosts first, then across; 0: all ranks alike")               \
-    X(engine_parts, "OARSONG_ENGINE_PARTS", 0,                                \
+#define OARI_RULE_LIST(X)                                                    \
+    X(latency_bytes, "OARSONG_LATENCY_BYTES", 4 << 10,                       \
+      "messages: up to here a collective takes as few rounds as it can")     \
+    X(bruck_ranks, "OARSONG_BRUCK_RANKS", 16,                                \
+      "messages: up to this many ranks a small all_reduce gathers all "      \
+      "inputs")                                                              \
+    X(ring_bytes, "OARSONG_RING_BYTES", 2 << 20,                             \
+      "messages: from here on all_reduce, all_gather and reduce_scatter go " \
+      "around a ring")                                                       \
+    X(swap_bytes, "OARSONG_SWAP_BYTES", 64 << 10,                            \
+      "messages: up to here two ranks swap whole inputs in an all_reduce")   \
+    X(pair_bytes, "OARSONG_PAIR_BYTES", 4 << 20,                             \
+      "messages: up to here two ranks swap halves")                          \
+    X(exchange_ranks, "OARSONG_EXCHANGE_RANKS", 2,                           \
+      "messages: up to this many ranks every rank sends to every rank")      \
+    X(chain_bytes, "OARSONG_CHAIN_BYTES", 1 << 20,                           \
+      "messages: from here on broadcast and reduce are pipelines")           \
+    X(tree_bytes, "OARSONG_TREE_BYTES", 32 << 10,                            \
+      "messages: gather and scatter use a tree for parts up to here")        \
+    X(tree_ranks, "OARSONG_TREE_RANKS", 8,                                   \
+      "messages: up to this many ranks gather and scatter use no tree")      \
+    X(fetch_bytes, "OARSONG_FETCH_BYTES", 16 << 10,                          \
+      "shared memory: parts of private memory from here on are copied once") \
+    X(two_level, "OARSONG_TWO_LEVEL", 1,                                     \
+      "1: inside hosts first, then across; 0: all ranks alike")              \
+    X(engine_parts, "OARSONG_ENGINE_PARTS", 0,                               \
       "1: an external engine also does gather_v, scatter_v, all_to_all_v")
 
 #define OARI_RULE_MOST (INT64_MAX / 2) /* largest threshold; the least is 0 */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_doubling: all_reduce between partners whose distance doubles.
+/* plan_doubling: reductions between partners whose distance doubles.
  *
  * doubling: in each round partners swap what they have and both combine it, the
  * lower one's to the left; log2 n rounds with the whole buffer. For small data.
@@ -7,7 +7,8 @@
  * halving (Rabenseifner): partners split what they are responsible for: each
  * sends the other's half and combines its own. After log2 n rounds every rank
  * has one finished slice; then partners swap finished slices in the opposite
- * order. As few bytes as a ring, in 2 log2 n rounds.
+ * order. As few bytes as a ring, in 2 log2 n rounds. A reduce_scatter is the
+ * first half of that; its slices are the parts of ranks.
  *
  * Any number of ranks: with p the power of two not above n, the first 2 (n-p)
  * ranks form pairs. The odd rank of a pair hands its buffer to the even one
@@ -26,6 +27,7 @@ typedef struct doubling {
     oari_location sum;  /* where it goes */
     size_t received;    /* WORK: what a partner sends */
     size_t size;        /* elements of a chunk */
+    const oari_partition *parts; /* of ranks; NULL: a slice an active rank */
 } doubling;
 
 static const oari_location nothing = { OARI_NOWHERE, 0 };
@@ -193,48 +195,99 @@ void oari_plan_doubling(const oari_plan_request *req, oari_plan *plan)
 
 /* ---- halving ------------------------------------------------------------- */
 
+/* Returns where the slices of an active rank begin: its part, and in a pair
+ * that of the rank after it; or a slice of its own. */
+static size_t slice_first(const doubling *d, int number)
+{
+    if (d->parts == NULL)
+        return oari_slice_first(d->count, d->active, number);
+    return oari_partition_first(
+        d->parts, number < d->pairs ? 2 * number : number + d->pairs);
+}
+
 /* Returns the slices that an active rank is left with when partners at distance
  * `bit` have split: those of the ranks that differ from it only below that bit.
  */
 static range slices_of(const doubling *d, int number, int bit)
 {
     int first = number & ~(bit - 1);
-    size_t at = oari_slice_first(d->count, d->active, first);
+    size_t at = slice_first(d, first);
 
-    return (range){ at,
-                    oari_slice_first(d->count, d->active, first + bit) - at };
+    return (range){ at, slice_first(d, first + bit) - at };
 }
 
-void oari_plan_halving(const oari_plan_request *req, oari_plan *plan)
+/* After this an active rank has the sum of its slices, finished in an
+ * all_reduce. */
+static void split_sums(doubling *d, int finish)
 {
-    oari_plan_reduction reduction =
-        oari_plan_reduction_all(req, oari_partition_slices(req->count, 1));
-    doubling d = make_doubling(&reduction, plan, req->count);
+    for (int bit = d->active / 2; d->me >= 0 && bit > 0; bit /= 2) {
+        int partner = d->me ^ bit;
 
-    if (req->mean)
-        oari_bruck_words(req, plan, OARI_FACTOR);
-    if (req->ranks == 1) {
-        oari_plan_combine(plan, reduction.out, reduction.in, nothing, 1,
-                          req->count);
-        return;
+        swap_ranges(d, rank_of(d, partner), slices_of(d, partner, bit),
+                    slices_of(d, d->me, bit), d->me < partner,
+                    finish && bit == 1);
+        d->mine = d->sum;
     }
-    d.mine = combine_pairs(d);
-    for (int bit = d.active / 2; d.me >= 0 && bit > 0; bit /= 2) {
-        int partner = d.me ^ bit;
-        swap_ranges(&d, rank_of(&d, partner), slices_of(&d, partner, bit),
-                    slices_of(&d, d.me, bit), d.me < partner, bit == 1);
-        d.mine = d.sum;
-    }
+}
+
+static void halve_all_reduce(doubling d)
+{
+    oari_location out = d.reduction->out;
+
+    split_sums(&d, 1);
     for (int bit = 1; d.me >= 0 && bit < d.active; bit *= 2) {
         int partner = d.me ^ bit, rank = rank_of(&d, partner);
         range theirs = slices_of(&d, partner, bit);
         range mine = slices_of(&d, d.me, bit);
 
-        oari_plan_recv(plan, rank, reduction.out.buffer,
-                       reduction.out.at + theirs.first, theirs.count);
-        oari_plan_send(plan, rank, reduction.out.buffer,
-                       reduction.out.at + mine.first, mine.count);
-        oari_plan_wait(plan);
+        oari_plan_recv(d.plan, rank, out.buffer, out.at + theirs.first,
+                       theirs.count);
+        oari_plan_send(d.plan, rank, out.buffer, out.at + mine.first,
+                       mine.count);
+        oari_plan_wait(d.plan);
     }
     send_result_to_pairs(&d);
+}
+
+/* The even rank of a pair has the sums of both parts. */
+static void halve_reduce_scatter(doubling d)
+{
+    const oari_rank_ring *ring = &d.reduction->ring;
+    const oari_partition *parts = d.parts;
+    size_t count = oari_partition_count(parts, ring->me);
+    oari_location sum = d.sum;
+
+    split_sums(&d, 0);
+    sum.at += oari_partition_first(parts, ring->me);
+    if (d.me < 0)
+        oari_plan_recv(d.plan, ring->me - 1, sum.buffer, sum.at, count);
+    else if (ring->me < 2 * d.pairs)
+        oari_plan_send(d.plan, ring->me + 1, sum.buffer, sum.at + count,
+                       oari_partition_count(parts, ring->me + 1));
+    oari_plan_wait(d.plan);
+    oari_plan_combine(d.plan, d.reduction->out, sum, nothing, 1, count);
+}
+
+void oari_plan_halving(const oari_plan_request *req, oari_plan *plan)
+{
+    oari_partition parts = oari_partition_parts(req);
+    int scatters = req->kind == OAR_COLL_REDUCE_SCATTER;
+    size_t count =
+        scatters ? oari_partition_first(&parts, req->ranks) : req->count;
+    oari_plan_reduction reduction =
+        oari_plan_reduction_all(req, oari_partition_slices(count, 1));
+    doubling d = make_doubling(&reduction, plan, count);
+
+    d.parts = scatters ? &parts : NULL;
+    if (req->mean)
+        oari_bruck_words(req, plan, OARI_FACTOR);
+    if (req->ranks == 1) {
+        oari_plan_combine(plan, reduction.out, reduction.in, nothing, 1, count);
+        return;
+    }
+    d.mine = combine_pairs(d);
+    if (scatters)
+        halve_reduce_scatter(d);
+    else
+        halve_all_reduce(d);
 }

@@ -10,11 +10,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <oarsong/gpu.h>
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
 
+#include "base/alloc.h"
 #include "base/dtype.h"
+#include "base/hash.h"
 #include "base/status.h"
+#include "device/cuda/cuda_blas.h"
+#include "support/gpu_ranks.h"
 #include "support/last_error.h"
 #include "tensor/cuda/cuda_kernels.h"
 #include "tensor/tensor.h"
@@ -174,6 +179,78 @@ GPU_TEST(choices_of_algorithms_are_kept_in_a_file)
     }
     unlink(path);
     return 0;
+}
+
+/* Makes this process choose the second algorithm for what it multiplied. */
+static int choose_another(test_job *c, int rank)
+{
+    char *text, *algo;
+    size_t bytes;
+    int changed = 0;
+
+    RANK_OK(oari_blas_write_choices(&text, &bytes));
+    for (algo = strstr(text, " : "); algo != NULL; algo = strstr(algo, " : ")) {
+        algo = strchr(algo + 3, ' ') + 1; /* which it is, of the stand-in's */
+        *algo = *algo == '1' ? '2' : '1';
+    }
+    RANK_OK(oari_blas_take_choices(text, bytes, &changed));
+    RANK_CHECK(changed == (bytes != 0));
+    oari_free(text);
+    return 0;
+}
+
+/* Returns the hash of this process's choices. */
+static uint64_t hash_choices(void)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    uint64_t hash = 0;
+
+    if (oari_blas_write_choices(&text, &bytes) == OAR_OK)
+        hash = oari_hash64(text, bytes, 0);
+    oari_free(text);
+    return hash;
+}
+
+static const product_case shared_case = {
+    { 2, { 32, 16 } }, { 2, { 32, 64 } }, { 2, { 64, 16 } }, 0, 0
+};
+
+static int shares_choices(test_job *c, int rank, void *arg)
+{
+    uint64_t hash[2];
+    int changed = 7, has_blas;
+    oar_device device;
+    oar_group *g;
+
+    RANK_OK(gpu_ranks_open(c, rank, "ipc", &device, &g));
+    RANK_ZERO(multiplies(c, rank, &shared_case, OAR_F32, OAR_F32, 0));
+    has_blas = oar_device_blas(gpu) == OAR_OK;
+    if (rank == 0)
+        RANK_ZERO(choose_another(c, rank));
+    RANK_OK(oar_gpu_share_choices(g, &changed));
+    RANK_CHECK(changed == (rank == 1 && has_blas));
+    hash[rank] = hash_choices();
+    RANK_OK(oar_all_gather(g, oar_span_of(&hash[rank], 1, OAR_U64),
+                           oar_span_of(hash, 2, OAR_U64), NULL, NULL));
+    RANK_CHECK(hash[0] == hash[1]);
+    RANK_OK(oar_gpu_share_choices(g, &changed));
+    RANK_CHECK(changed == 0);
+    if (!gpu_is_real()) /* which does not know what was made up */
+        RANK_ZERO(multiplies(c, rank, &shared_case, OAR_F32, OAR_F32, 0));
+    RANK_CHECK(oar_gpu_share_choices(NULL, NULL) == OAR_E_ARG);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void rank_0_can_choose_for_all(void **state)
+{
+    test_job c;
+
+    test_job_start(&c, 2, shares_choices, NULL, "choices");
+    test_job_expect(&c, 0, 0);
+    test_job_expect(&c, 1, 0);
+    test_job_end(&c);
 }
 
 /* Result and gradients of linear(x, weight, bias) on a device. */
@@ -409,6 +486,7 @@ int main(void)
         cmocka_unit_test(products_are_those_of_the_cpu),
         cmocka_unit_test(products_without_cublaslt_are_too),
         cmocka_unit_test(choices_of_algorithms_are_kept_in_a_file),
+        cmocka_unit_test(rank_0_can_choose_for_all),
         cmocka_unit_test(linear_layers_are_those_of_the_cpu),
         cmocka_unit_test(a_bias_is_added_to_every_row),
         cmocka_unit_test(what_is_asked_of_cublaslt_is_answered),

@@ -229,6 +229,13 @@ static size_t halving_all_reduce(const symbolic_op *o, int r)
            shared * o->req.element + (r < 2 * e ? all * o->req.element : 0);
 }
 
+static size_t halving_reduce_scatter(const symbolic_op *o, int r)
+{
+    int p, me = active_number(o->req.ranks, r, &p);
+
+    return (row(o) - (me >= 0 ? part(o, r) : 0)) * o->req.wide;
+}
+
 static const struct {
     const char *name;
     oar_coll kind;
@@ -255,6 +262,7 @@ static const struct {
     { "linear", OAR_COLL_SCATTER, linear_scatter },
     { "doubling", OAR_COLL_ALL_REDUCE, doubling_all_reduce },
     { "halving", OAR_COLL_ALL_REDUCE, halving_all_reduce },
+    { "halving", OAR_COLL_REDUCE_SCATTER, halving_reduce_scatter },
 };
 
 static void check_formula(size_t i, int n, int setting)
@@ -436,6 +444,8 @@ static void the_best_planner_is_chosen(void **state)
     assert_string_equal(CHOSEN(BROADCAST, 4, large), "chain");
     assert_string_equal(CHOSEN(REDUCE, 4, 100), "binomial");
     assert_string_equal(CHOSEN(REDUCE, 4, large), "chain");
+    assert_string_equal(CHOSEN(REDUCE, 16, large / 16), "binomial");
+    assert_string_equal(CHOSEN(REDUCE, 16, large), "chain");
     assert_string_equal(CHOSEN(REDUCE, 2, 100), "binomial");
     assert_string_equal(CHOSEN(REDUCE, 2, 10000), "chain");
     assert_string_equal(CHOSEN(GATHER, 4, 100), "linear");
@@ -445,9 +455,9 @@ static void the_best_planner_is_chosen(void **state)
     assert_string_equal(CHOSEN(ALL_GATHER, 4, 10000), "bruck");
     assert_string_equal(CHOSEN(ALL_GATHER, 4, large), "ring");
     assert_string_equal(CHOSEN(REDUCE_SCATTER, 2, 10), "exchange");
-    assert_string_equal(CHOSEN(REDUCE_SCATTER, 4, 10), "bruck");
-    assert_string_equal(CHOSEN(REDUCE_SCATTER, 32, 10), "exchange");
-    assert_string_equal(CHOSEN(REDUCE_SCATTER, 4, 10000), "ring");
+    assert_string_equal(CHOSEN(REDUCE_SCATTER, 4, 10), "halving");
+    assert_string_equal(CHOSEN(REDUCE_SCATTER, 32, 10), "halving");
+    assert_string_equal(CHOSEN(REDUCE_SCATTER, 4, 10000), "halving");
     assert_string_equal(CHOSEN(REDUCE_SCATTER, 4, large), "exchange");
     assert_string_equal(CHOSEN(REDUCE_SCATTER, 5, large), "ring");
     assert_string_equal(CHOSEN(ALL_TO_ALL, 4, 10), "bruck");

@@ -22,7 +22,7 @@
 
 enum { FINALIZE_MS = 500, EXIT_MS = 10000 };
 
-static atomic_int ends; /* threads that end a communicator */
+static atomic_int ends;     /* threads that end a communicator */
 static unsigned generation; /* of the process that they run in */
 
 /* ---- making and releasing ------------------------------------------------ */

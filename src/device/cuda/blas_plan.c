@@ -404,3 +404,51 @@ oar_status oari_blas_find_plan(const oari_blas_run *run,
     *bucket = *plan = made;
     return OAR_OK;
 }
+
+/* ---- all of them --------------------------------------------------------- */
+
+/* Where a plan's kind is done, without a handle. */
+static oari_blas_run run_of(const oari_blas_run *run,
+                            const oari_blas_plan *plan)
+{
+    oari_blas_run its = *run;
+
+    its.device = plan->key.device;
+    return its;
+}
+
+oar_status oari_blas_write_plans(const oari_blas_run *run, char **text,
+                                 size_t *bytes)
+{
+    size_t count = 0, at = 0;
+
+    for (int i = 0; i < BUCKETS; i++)
+        for (oari_blas_plan *p = plans[i]; p != NULL; p = p->next)
+            count++;
+    *text = oari_alloc(count * OARI_BLAS_LINE + 1, 1);
+    if (*text == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < BUCKETS; i++)
+        for (oari_blas_plan *p = plans[i]; p != NULL; p = p->next) {
+            oari_blas_run its = run_of(run, p);
+
+            at += oari_blas_write_line(&its, &p->key, &p->algo, *text + at);
+        }
+    *bytes = at;
+    return OAR_OK;
+}
+
+int oari_blas_recall_plans(const oari_blas_run *run)
+{
+    int changed = 0;
+
+    for (int i = 0; i < BUCKETS; i++)
+        for (oari_blas_plan *p = plans[i]; p != NULL; p = p->next) {
+            oari_blas_run its = run_of(run, p);
+            oari_lt_algo before = p->algo;
+
+            if (oari_blas_recall(&its, &p->key, &p->algo))
+                changed += memcmp(&before, &p->algo, sizeof before) != 0;
+        }
+    return changed;
+}

@@ -50,13 +50,29 @@ oar_status oari_blas_run_plan(const oari_blas_run *run,
                               const oari_blas_job *job,
                               const oari_lt_algo *algo, void *to);
 
-/* Gives the algorithm that OARSONG_TUNE_FILE has for this kind, or returns 0.
- */
+/* Gives all choices as lines, and takes those that are recalled; returns how
+ * many are others than before. */
+oar_status oari_blas_write_plans(const oari_blas_run *run, char **text,
+                                 size_t *bytes);
+int oari_blas_recall_plans(const oari_blas_run *run);
+
+/* Gives the algorithm that lines which were taken, or else OARSONG_TUNE_FILE,
+ * have for this kind, or returns 0. */
 int oari_blas_recall(const oari_blas_run *run, const oari_blas_key *key,
                      oari_lt_algo *algo);
 
-/* Writes it there, if the variable is set and this is rank 0. A file that
- * cannot be written is a warning. */
+/* Keeps lines that oari_blas_recall looks at first. */
+oar_status oari_blas_take_lines(const char *text, size_t bytes);
+
+enum { OARI_BLAS_LINE = 2048 };
+
+/* Writes a choice as a line; returns its length. */
+size_t oari_blas_write_line(const oari_blas_run *run, const oari_blas_key *key,
+                            const oari_lt_algo *algo,
+                            char line[OARI_BLAS_LINE]);
+
+/* Writes a choice to OARSONG_TUNE_FILE, if that is set and this is rank 0. A
+ * file that cannot be written is a warning. */
 void oari_blas_remember(const oari_blas_run *run, const oari_blas_key *key,
                         const oari_lt_algo *algo);
 

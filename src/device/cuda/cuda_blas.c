@@ -203,3 +203,29 @@ oar_status oari_blas_multiply(int device, const oari_blas_job *job,
     oari_cuda_leave();
     return status;
 }
+
+/* ---- choices ------------------------------------------------------------- */
+
+oar_status oari_blas_write_choices(char **text, size_t *bytes)
+{
+    const oari_blas_run run = { .lt = &table };
+    oar_status status;
+
+    pthread_mutex_lock(&lock);
+    status = oari_blas_write_plans(&run, text, bytes);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+oar_status oari_blas_take_choices(const char *text, size_t bytes, int *changed)
+{
+    const oari_blas_run run = { .lt = &table };
+    oar_status status;
+
+    pthread_mutex_lock(&lock);
+    status = oari_blas_take_lines(text, bytes);
+    if (status == OAR_OK)
+        *changed = oari_blas_recall_plans(&run);
+    pthread_mutex_unlock(&lock);
+    return status;
+}

@@ -56,6 +56,15 @@ oar_status oari_blas_multiply(int device, const oari_blas_job *job,
 /* Returns whether cuBLASLt is there, without setting an error. */
 int oari_blas_present(int device);
 
+/* Gives the choices of this process, as lines of OARSONG_TUNE_FILE; free the
+ * text with oari_free. */
+oar_status oari_blas_write_choices(char **text, size_t *bytes);
+
+/* Takes such lines for choices from now on, instead of those taken before and
+ * of the file's. *changed: how many kinds of products that this process has had
+ * have another algorithm now. */
+oar_status oari_blas_take_choices(const char *text, size_t bytes, int *changed);
+
 /* Frees the workspace of a stream that ends. */
 void oari_blas_forget(int device, oari_cu_stream stream);
 

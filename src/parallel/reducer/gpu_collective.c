@@ -3,8 +3,10 @@
  * input: a copy on the stream, then the collective on the copy. */
 #include <oarsong/gpu.h>
 
+#include "base/alloc.h"
 #include "base/call_site.h"
 #include "base/status.h"
+#include "device/cuda/cuda_blas.h"
 
 /* Copies the input and gives the copy's span. */
 static oar_status copy_input(const char *what, oar_group *group,
@@ -73,4 +75,31 @@ oar_status oar_gpu_broadcast_at(const char *file, int line, oar_group *group,
     OARI_TRY(
         copy_input("gpu_broadcast", group, tensor, opts, out, &copy, &span));
     return give_copy(oar_broadcast(group, span, root, opts, NULL), copy, out);
+}
+
+oar_status oar_gpu_share_choices(oar_group *group, int *changed)
+{
+    char *text = NULL;
+    void *data;
+    size_t bytes = 0;
+    int ignored;
+    oar_status status;
+
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "share choices without a group");
+    if (oar_group_rank(group) == 0)
+        OARI_TRY(oari_blas_write_choices(&text, &bytes));
+    data = text;
+    status = oar_broadcast_bytes(group, &data, &bytes, 0, NULL, NULL);
+    if (oar_group_rank(group) == 0) {
+        oari_free(text);
+        if (status == OAR_OK && changed != NULL)
+            *changed = 0;
+        return status;
+    }
+    OARI_TRY(status);
+    status = oari_blas_take_choices(data, bytes,
+                                    changed != NULL ? changed : &ignored);
+    oar_free(data);
+    return status;
 }
