@@ -16,7 +16,7 @@
 /* How many times small_bytes go in a slot: */
 enum {
     PAIR_TIMES = 2,
-    BROADCAST_TIMES = 4,
+    ROOT_TIMES = 4,    /* where root alone shows data, and does not wait */
     CROWDED_TIMES = 8, /* where a sync point takes a switch of processes, ... */
     CROWDED_RANKS = 16 /* ... up to so many ranks, and less with more */
 };
@@ -47,13 +47,13 @@ static int needs_sizes(const oari_plan_request *req)
 
 /* Returns how many bytes go in a slot at once. What fits takes one sync point
  * instead of two, but every rank reads all data of all ranks. That pays for
- * more bytes between two ranks, in a broadcast, whose root does not wait, and
- * above all where ranks share cores, unless there are many. */
+ * more bytes between two ranks, in a broadcast or scatter, whose root does not
+ * wait, and above all where ranks share cores, unless there are many. */
 static size_t slot_limit(const oari_plan_request *req)
 {
-    size_t times = req->kind == OAR_COLL_BROADCAST ? BROADCAST_TIMES
-                   : req->ranks == 2               ? PAIR_TIMES
-                                                   : 1;
+    int from_root =
+        req->kind == OAR_COLL_BROADCAST || req->kind == OAR_COLL_SCATTER;
+    size_t times = from_root ? ROOT_TIMES : req->ranks == 2 ? PAIR_TIMES : 1;
     size_t crowded = CROWDED_TIMES, most;
 
     if (req->ranks > CROWDED_RANKS)
