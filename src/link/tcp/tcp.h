@@ -28,13 +28,13 @@
 enum {
     TCP_SOCKETS_MAX = 8, /* of one pair */
     TCP_BUFFER = 16 << 10,
-    TCP_SMALL = 4 << 10, /* data up to here is copied behind its head */
-    TCP_PART = 1 << 20,  /* of a large message, in one frame */
-    TCP_WIDE = 2 << 20,  /* messages that are spread over several sockets */
-    TCP_SINK = 64 << 10, /* for what is drained */
-    TCP_AHEAD = 8,       /* times eager_bytes: what a collective pushes to
+    TCP_SMALL = 4 << 10,  /* data up to here is copied behind its head */
+    TCP_PART = 512 << 10, /* of a large message, in one frame */
+    TCP_WIDE = 2 << 20,   /* messages that are spread over several sockets */
+    TCP_SINK = 64 << 10,  /* for what is drained */
+    TCP_AHEAD = 8,        /* times eager_bytes: what a collective pushes to
                             another host */
-    TCP_TOKEN = 16,      /* bytes that make a listener unlike any other */
+    TCP_TOKEN = 16,       /* bytes that make a listener unlike any other */
     TCP_HELLO = 8 + OARI_MAC_BYTES,                /* what a hello carries */
     TCP_SEALED = OARI_FAULT_BYTES + OARI_SEAL_TAG, /* the largest fact */
     TCP_BULLETIN_SLOT = -1
