@@ -42,8 +42,9 @@ OAR_API oar_status oar_gpu_broadcast_at(const char *file, int line,
  * that gave the same bits when they were measured (docs/gpu.md). Kinds of
  * products that rank 0 has not had stay as they are, and so do all where a rank
  * has another version of cuBLASLt or another kind of GPU. Collective; for a
- * group that takes host memory. Call it after the first step. *changed (may be
- * NULL): how many choices of this rank are others now. */
+ * group that takes host memory. Call it after the first step, before a replay
+ * records: what is recorded stays as it is. *changed (may be NULL): how many
+ * choices of this rank are others now. */
 OAR_API oar_status oar_gpu_share_choices(oar_group *group, int *changed);
 
 OAR_END_DECLS

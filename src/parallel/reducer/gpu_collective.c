@@ -77,29 +77,38 @@ oar_status oar_gpu_broadcast_at(const char *file, int line, oar_group *group,
     return give_copy(oar_broadcast(group, span, root, opts, NULL), copy, out);
 }
 
-oar_status oar_gpu_share_choices(oar_group *group, int *changed)
+/* Rank 0 gives its text to the others. */
+static oar_status send_choices(oar_group *group)
 {
     char *text = NULL;
-    void *data;
     size_t bytes = 0;
-    int ignored;
+    oar_status wrote = oari_blas_write_choices(&text, &bytes);
+    void *data = text; /* nothing, if there is no memory: the others go on */
+    oar_status status =
+        oar_broadcast_bytes(group, &data, &bytes, 0, NULL, NULL);
+
+    oari_free(text);
+    return status != OAR_OK ? status : wrote;
+}
+
+oar_status oar_gpu_share_choices(oar_group *group, int *changed)
+{
+    void *text = NULL;
+    size_t bytes = 0;
+    int count = 0;
     oar_status status;
 
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "share choices without a group");
     if (oar_group_rank(group) == 0)
-        OARI_TRY(oari_blas_write_choices(&text, &bytes));
-    data = text;
-    status = oar_broadcast_bytes(group, &data, &bytes, 0, NULL, NULL);
-    if (oar_group_rank(group) == 0) {
-        oari_free(text);
-        if (status == OAR_OK && changed != NULL)
-            *changed = 0;
-        return status;
+        OARI_TRY(send_choices(group));
+    else {
+        OARI_TRY(oar_broadcast_bytes(group, &text, &bytes, 0, NULL, NULL));
+        status = oari_blas_take_choices(text, bytes, &count);
+        oar_free(text);
+        OARI_TRY(status);
     }
-    OARI_TRY(status);
-    status = oari_blas_take_choices(data, bytes,
-                                    changed != NULL ? changed : &ignored);
-    oar_free(data);
-    return status;
+    if (changed != NULL)
+        *changed = count;
+    return OAR_OK;
 }
