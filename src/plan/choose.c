@@ -198,10 +198,11 @@ static const char *best_reduce(const oari_plan_request *req,
                                const oari_rules *r, size_t bytes)
 {
     int64_t size = (int64_t)bytes;
+    /* two that combine to the same bits in either order */
+    int pair = req->ranks == 2 && !req->promote;
 
     if (req->ranks <= r->exchange_ranks && size > r->latency_bytes)
-        /* two that combine to the same bits in either order, or not */
-        return req->ranks == 2 && !req->promote ? "chain" : "exchange";
+        return pair ? "chain" : "exchange";
     return size >= r->chain_bytes &&
                    size / req->ranks >= r->chain_bytes / CHAIN_RANKS
                ? "chain"

@@ -15,7 +15,9 @@
 #include "base/status.h"
 #include "link/shm/message_peer.h"
 
-enum { COPIED_AT_ONCE = 16 << 20 /* bytes, before anything else is done */ };
+/* Bytes, before anything else is done: memcpy and the system choose how to copy
+ * by the size. */
+enum { COPIED_AT_ONCE = 16 << 20 };
 
 static size_t least(size_t a, size_t b)
 {
